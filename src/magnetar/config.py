@@ -444,6 +444,28 @@ class BrokerConfig:
         default=30_000,
         metadata={"meaning": "messages a second, in and out, before a bundle is split", "least": 1},
     )
+    key_shared_waiting_per_consumer_max: int = field(
+        default=2000,
+        metadata={
+            "meaning": "entries of a Key_Shared subscription, per consumer of it, that wait for "
+            "the consumer of their key while what comes behind them is read",
+            "least": 1,
+        },
+    )
+    key_shared_waiting_per_subscription_max: int = field(
+        default=20_000,
+        metadata={
+            "meaning": "the same per subscription, however many consumers it has",
+            "least": 1,
+        },
+    )
+    key_shared_waiting_max: int = field(
+        default=500_000,
+        metadata={
+            "meaning": "the same in all subscriptions of a broker (about 300 bytes each)",
+            "least": 1,
+        },
+    )
     delayed_entries_per_subscription_max: int = field(
         default=2_000_000,
         metadata={

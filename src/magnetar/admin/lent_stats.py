@@ -27,6 +27,8 @@ KNOWN_THERE: Final = (
     "type", "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",
     "msg_out_counter", "bytes_out_counter", "msg_delayed", "delayed_message_index_size_in_bytes",
     "unacked_messages", "blocked_subscription_on_unacked_msgs", "active_consumer_name", "consumers",
+    "key_shared_mode", "allow_out_of_order_delivery", "msg_in_replay", "draining_hashes_count",
+    "draining_hashes_cleared_total", "draining_hashes_unacked_messages",
 )  # fmt: skip
 """Of a subscription, by the broker that serves it; all else by the topic's owner."""
 

@@ -9,6 +9,8 @@ second over the last 10 to 20 s (``topics.rates``); throughputs are bytes per se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magnetar.admin.views import View
 
 
@@ -23,6 +25,14 @@ class PublisherView(View):
     average_msg_size: float
     msg_in_counter: int  # ours
     bytes_in_counter: int  # ours
+
+
+class DrainingHashView(View):
+    """Messages of a hash wait until what is out of it elsewhere is acknowledged."""
+
+    hash: int
+    unack_msgs: int  # entries: a batch is one
+    blocked_attempts: int
 
 
 class ConsumerView(View):
@@ -40,10 +50,17 @@ class ConsumerView(View):
     unacked_messages: int
     avg_messages_per_entry: int
     blocked_consumer_on_unacked_msgs: bool
+    # Of a Key_Shared subscription; the same ranges twice, as in Pulsar 4 and as before:
+    key_hash_range_arrays: list[tuple[int, int]] | None = None
+    key_hash_ranges: list[str] | None = None
+    draining_hashes_count: int = 0
+    draining_hashes_cleared_total: int = 0
+    draining_hashes_unacked_messages: int = 0  # entries
+    draining_hashes: Sequence[DrainingHashView] = ()  # the first hundred
 
 
 class SubscriptionView(View):
-    type: str  # Exclusive, Shared, Failover; "None" while no consumer is connected
+    type: str  # Exclusive, Shared, Failover, Key_Shared; "None" while no consumer is connected
     is_durable: bool
     is_replicated: bool = False
     msg_rate_out: float
@@ -60,6 +77,13 @@ class SubscriptionView(View):
     delayed_message_index_size_in_bytes: int = 0  # about
     unacked_messages: int
     blocked_subscription_on_unacked_msgs: bool
+    # Of a Key_Shared subscription:
+    key_shared_mode: str | None = None  # AUTO_SPLIT, STICKY
+    allow_out_of_order_delivery: bool = False
+    msg_in_replay: int = 0  # entries that wait for the consumer of their key
+    draining_hashes_count: int = 0
+    draining_hashes_cleared_total: int = 0
+    draining_hashes_unacked_messages: int = 0  # entries
     active_consumer_name: str | None
     mark_delete_position: str  # ours
     properties: dict[str, str]

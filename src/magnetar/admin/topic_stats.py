@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from magnetar.admin.key_shared_stats import Ranges, key_ranges, of_consumer, of_subscription
 from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
@@ -122,6 +123,8 @@ def _subscription(
     consumers, dispatcher = subscription.consumers, subscription.dispatcher
     active, delays = subscription.active, dispatcher.delays
     delayed = 0 if delays is None else len(delays.index)
+    ranges = key_ranges(subscription)
+    views = [_consumer(subscription, each, rates, ranges) for each in consumers]
     return SubscriptionView(
         type=KIND_NAMES[subscription.kind] if consumers else "None",
         is_durable=subscription.durable,
@@ -143,11 +146,14 @@ def _subscription(
         active_consumer_name=active.name if active is not None else None,
         mark_delete_position=str(cursor.mark_delete),
         properties=dict(cursor.properties),
-        consumers=[_consumer(subscription, each, rates) for each in consumers],
+        consumers=views,
+        **of_subscription(subscription, views),
     )
 
 
-def _consumer(subscription: Subscription, consumer: Consumer, rates: Rates) -> ConsumerView:
+def _consumer(
+    subscription: Subscription, consumer: Consumer, rates: Rates, ranges: Ranges
+) -> ConsumerView:
     going = rates.of(consumer)
     return ConsumerView(
         consumer_id=consumer.consumer_id,
@@ -164,6 +170,7 @@ def _consumer(subscription: Subscription, consumer: Consumer, rates: Rates) -> C
         unacked_messages=consumer.seat.unacked,
         avg_messages_per_entry=round(_average(consumer.messages_out, consumer.entries_out)),
         blocked_consumer_on_unacked_msgs=subscription.is_full(consumer),
+        **of_consumer(subscription, consumer, ranges),
     )
 
 
@@ -239,7 +246,8 @@ SUBSCRIPTION_SUMMED = (
     "msg_rate_out", "msg_throughput_out", "msg_rate_redeliver", "message_ack_rate",
     "msg_out_counter", "bytes_out_counter", "msg_backlog", "msg_backlog_no_delayed",
     "entries_backlog", "backlog_size", "unacked_messages", "msg_delayed",
-    "delayed_message_index_size_in_bytes",
+    "delayed_message_index_size_in_bytes", "msg_in_replay", "draining_hashes_count",
+    "draining_hashes_cleared_total", "draining_hashes_unacked_messages",
 )  # fmt: skip
 
 

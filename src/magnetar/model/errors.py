@@ -326,6 +326,10 @@ class ConsumerBusyError(BrokerError):
     """The subscription is taken by another consumer."""
 
 
+class ConsumerAssignError(BrokerError):
+    """A consumer of a Key_Shared subscription cannot have the hash ranges that it asks for."""
+
+
 class ServiceNotReadyError(BrokerError):
     """The topic (or what else is asked for) is not served here now; look it up again."""
 

@@ -30,6 +30,9 @@ class EitherEntryFormat:
             return self._describe_pulsar(payload)
         return self._of(payload).describe(payload)
 
+    def key_hash(self, payload: memoryview) -> int:
+        return self._of(payload).key_hash(payload)
+
     def published(self, payload: memoryview) -> Published:
         return self._of(payload).published(payload)
 

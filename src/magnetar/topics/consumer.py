@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
+from magnetar.topics.dispatch.key_policy import KeyPolicy
 from magnetar.topics.dispatch.seats import Seat
 from magnetar.topics.redelivery import Key
 
@@ -74,6 +75,7 @@ class Consumer:
     It knows nothing of the subscription, which seats it in order of arrival. ``properties``: what
     its application says of it; ``follows``: its client goes where it is sent
     (``ConsumerClient.tell_closed``). ``read_compacted``: it is served from the compacted view.
+    ``key_policy``: of a Key_Shared one.
     """
 
     def __init__(
@@ -86,11 +88,12 @@ class Consumer:
         properties: Mapping[str, str] = NO_PROPERTIES,
         follows: bool = False,
         read_compacted: bool = False,
+        key_policy: KeyPolicy | None = None,
     ) -> None:
         self.client = client
         self.consumer_id = consumer_id
         self.name = name
-        self.seat: Seat[Consumer] = Seat(self, name, priority)
+        self.seat: Seat[Consumer] = Seat(self, name, priority, key_policy)
         self.connected_at_ms = connected_at_ms
         self.properties = properties
         self.follows = follows

@@ -17,7 +17,7 @@ import structlog
 
 from magnetar.model.entry import Description, Entry
 from magnetar.topics.dispatch.delayed import DelayedEntries, DelayPolicy
-from magnetar.topics.redelivery import Redelivery
+from magnetar.topics.redelivery import Replays
 
 log = structlog.get_logger(__name__)
 
@@ -76,10 +76,10 @@ class Delays:
         index = self.index
         return len(index) > 0 and (not self._active or index.is_due(self._now_ms()))
 
-    def release(self, redelivery: Redelivery) -> None:
+    def release(self, redelivery: Replays) -> None:
         """What is due is to be sent, so many at a time."""
-        index, room = self.index, RELEASED_MAX - len(redelivery)
-        if room > 0 and len(index):
+        index, room = self.index, RELEASED_MAX - redelivery.unread
+        if room > 0 and len(index) and not redelivery.full:
             active = self._active
             due = index.take_due(self._now_ms(), room) if active else index.take_any(room)
             redelivery.add(due, counted=False)

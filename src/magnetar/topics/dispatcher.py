@@ -31,7 +31,7 @@ from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.seats import Machine
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.feed import ENTRIES_MAX, EntryFeed
-from magnetar.topics.redelivery import Key
+from magnetar.topics.redelivery import Key, Redelivery, Replays
 from magnetar.topics.traffic import Traffic
 from magnetar.topics.transaction_view import TransactionView
 
@@ -89,12 +89,18 @@ class Dispatcher:
         """What is not due yet; None where nothing is delayed."""
         return self._delays
 
-    def begin(self, machine: Machine[Consumer], delays: Delays | None = None) -> None:
+    def begin(
+        self,
+        machine: Machine[Consumer],
+        delays: Delays | None = None,
+        replays: Replays | None = None,
+    ) -> None:
         """Place by ``machine`` from now on, from after the mark-delete position. With ``delays``
         entries wait until they are due; if it holds some they stay there, and dispatch goes on
-        where it rested (``rest``)."""
+        where it rested (``rest``). ``replays``: the machine's own, if it has one."""
         resting = delays is not None and delays is self._delays and len(delays.index) > 0
         self.machine = machine
+        self.feed.replay_by(Redelivery() if replays is None else replays, resting)
         if not resting:
             self.rewind()
         self._delays = delays
@@ -137,7 +143,7 @@ class Dispatcher:
     def close(self) -> None:
         """No rounds and no reads any more."""
         self._held = True
-        self.feed.closed = True
+        self.feed.close()
         if self._delays is not None:
             self._delays.close()
 
@@ -166,7 +172,8 @@ class Dispatcher:
                 room = max(room, ENTRIES_MAX) if self._skims else room
                 entries, replay = self.feed.take(room, ahead=not delays.index.full)
             if not entries:
-                if delays is not None and delays.waiting and not self.feed.waits:
+                held_up = self.feed.waits or self.feed.redelivery.full
+                if delays is not None and delays.waiting and not held_up:
                     continue  # what was due is gone from the log; the next may not be
                 return  # new entries, or the feed, or the timer, will wake us
             stuck = not self._place(machine, self._cursor.unacknowledged(entries), replay)
@@ -199,10 +206,11 @@ class Dispatcher:
         feed.learn(total, messages)
         counts = feed.redelivery.counts
         ack_sets = self._ack_sets(entries, descriptions) if messages > total else NO_ACK_SETS
-        runs, left = machine.place(entries, descriptions)
+        runs, left, grouped = machine.place(entries, descriptions)
+        sent = entries if grouped is None else grouped
         for run in runs:
             consumer = run.seat.owner
-            mine = entries if run.stop - run.start == total else entries[run.start : run.stop]
+            mine = sent if run.stop - run.start == total else sent[run.start : run.stop]
             self.bytes_out += consumer.send(mine, run.messages, counts, ack_sets)
             self.messages_out += run.messages
             if replay:
@@ -213,7 +221,8 @@ class Dispatcher:
         self._traffic.entries_out += total - len(left)
         if left or waiting:
             feed.give_back([*(entries[index] for index in left), *waiting], replay)
-        return bool(runs)
+        # Where others than those that are left may be placed, more is taken.
+        return bool(runs) or (feed.redelivery.by_place and not waiting)
 
     def _sort(self, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
         """What consumers get of entries of which some are parts of transactions, and what has no

@@ -44,6 +44,11 @@ class EntryFormat(Protocol):
         payload's size."""
         ...
 
+    def key_hash(self, payload: memoryview) -> int:
+        """The hash (``model.key_hash``) of what Key_Shared subscriptions go by: the entry's key.
+        Never raises for an entry that has a description."""
+        ...
+
     def published(self, payload: memoryview) -> Published:
         """What the entry says of itself, checked as what a producer sends is. Raises
         ``ProtocolError``."""

@@ -22,12 +22,13 @@ from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogClosedError, LogError, MagnetarError
 from magnetar.model.ids import Position
-from magnetar.topics.redelivery import Key, Redelivery, ReplayRun
+from magnetar.topics.redelivery import Key, Redelivery, ReplayRun, Replays
 
 log = structlog.get_logger(__name__)
 
 ENTRIES_MAX: Final = 256
 BYTES_MAX: Final = 1 << 20
+EVERYTHING: Final[Key] = (1 << 63, 0)
 RETRY_DELAY_S: Final = 1.0
 """Pause after a read that failed (a bookie that is away), before the next try."""
 
@@ -49,12 +50,28 @@ class EntryFeed:
         self._generation = 0
         self._messages_per_entry = 1.0
         self.closed = False
-        self.redelivery = Redelivery()
+        self.redelivery: Replays = Redelivery()
         self.position = self._positions.next_position(cursor.mark_delete)
 
     def read_from(self, source: ReadableLog) -> None:
         """``source`` is another view of the same log. To be followed by ``rewind``."""
         self._log, self._positions = source, source.positions
+
+    def replay_by(self, replays: Replays, carry_over: bool) -> None:
+        """What is sent again is kept in ``replays`` from now on. To be followed by ``rewind``,
+        unless what waits is carried over."""
+        before, self.redelivery = self.redelivery, replays
+        if carry_over:
+            replays.add(before.up_to(EVERYTHING), counted=False)
+        before.clear()
+
+    def close(self) -> None:
+        """Nothing is taken any more, and nothing kept."""
+        self.closed = True
+        self._generation += 1
+        self._ahead.clear()
+        self._replayed.clear()
+        self.redelivery.clear()
 
     def rewind(self) -> None:
         """Start again after the mark-delete position; forgets replays and what was read ahead."""
@@ -98,9 +115,9 @@ class EntryFeed:
         if self._reading is not None or self.closed:
             return [], False
         count = max(1, min(ENTRIES_MAX, int(room / self._messages_per_entry) + 1, room))
-        if len(self.redelivery):
+        if self.redelivery.ready:
             return self._take_replays(count), True
-        if not ahead:
+        if not ahead or self.redelivery.full:
             return [], False
         if self._ahead:
             entries, self._ahead = self._ahead, []
@@ -109,7 +126,9 @@ class EntryFeed:
 
     def give_back(self, entries: list[Entry], replay: bool) -> None:
         """``entries``, a tail of what ``take`` gave, could not be placed."""
-        if replay:
+        if self.redelivery.by_place:
+            self.redelivery.add(map(_place, entries), counted=False)
+        elif replay:
             self._replayed += entries
             self._replayed.sort(key=_place)
         else:
@@ -118,6 +137,8 @@ class EntryFeed:
     def _lower_waits(self) -> bool:
         """Whether something is to be replayed before what was read for that: the chunks of a
         message make sense in their order only."""
+        if self.redelivery.by_place:
+            return self._reading is not None
         first = self._replayed[0]
         return self.redelivery.has_below((first.ledger_id, first.entry_id))
 
@@ -160,6 +181,8 @@ class EntryFeed:
             else:
                 entries += self._of_run(run, cached)
         if missing:
+            if self.redelivery.by_place:  # what is to be read may go before them
+                self._replayed, entries = entries, []
             self._read(self._read_runs(self._generation, missing))
         return entries
 

@@ -29,7 +29,7 @@ from magnetar.topics.followed_topic import FollowedTopic
 from magnetar.topics.policies_in_force import PoliciesInForce
 from magnetar.topics.remote_acks import CursorOwners
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Limits
+from magnetar.topics.subscription import limits_of
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -52,6 +52,7 @@ class FollowedTopics:
     ) -> None:
         self.policies = policies
         self._config = config
+        self._limits = limits_of(config)
         self._store = store
         self._control = control
         self._owners = owners
@@ -114,15 +115,10 @@ class FollowedTopics:
             await source.close()
             raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
         config = self._config
-        limits = Limits(
-            config.unacknowledged_per_consumer_max,
-            config.consumers_per_subscription_max,
-            config.delayed_entries_per_subscription_max,
-        )
         topic = FollowedTopic(
             name,
             source,
-            limits,
+            self._limits,
             self._scope,
             self._traffic,
             self._format,

@@ -42,7 +42,7 @@ from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policies_in_force import PoliciesInForce
 from magnetar.topics.resend import KeptFrames
-from magnetar.topics.subscription import Limits
+from magnetar.topics.subscription import limits_of
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
 from magnetar.topics.unloading import Unloading
@@ -74,6 +74,7 @@ class Topics:
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
+        self._limits = limits_of(config)
         self._store = store
         self._control = control
         self._scope = scope
@@ -264,15 +265,10 @@ class Topics:
             await _close_log(name, source)  # one that stays open cannot be opened again
             raise
         config = self._config
-        limits = Limits(
-            config.unacknowledged_per_consumer_max,
-            config.consumers_per_subscription_max,
-            config.delayed_entries_per_subscription_max,
-        )
         topic = Topic(
             name,
             source,
-            limits,
+            self._limits,
             config.producers_per_topic_max,
             self._scope,
             self._traffic,

@@ -12,6 +12,7 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.EXCLUSIVE: "Exclusive",
     Kind.SHARED: "Shared",
     Kind.FAILOVER: "Failover",
+    Kind.KEY_SHARED: "Key_Shared",
 }
 
 

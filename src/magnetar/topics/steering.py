@@ -222,7 +222,7 @@ def _can_go(subscription: Subscription) -> bool:
 
 def _type(kind: Kind) -> str:
     """In Pulsar's words, as rules have them."""
-    return kind.name.capitalize()
+    return kind.name.title()
 
 
 def _about(topic: SubscribableTopic, subscription: Subscription) -> dict[str, str]:

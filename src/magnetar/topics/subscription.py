@@ -11,6 +11,7 @@ Rules:
   new one starts after the mark-delete position. Never two at once.
 * Shared: each unacknowledged entry is out at one consumer; when that one leaves, or refuses the
   entry, it goes to any other, before new entries. One that is not due yet waits (``delays``).
+* Key_Shared: as shared, but by key (``dispatch.keyed``).
 * An acknowledgement of something outside of the log, or by a consumer that was closed, has no
   effect.
 * While it is bound to another broker it has no consumers here, and nothing is dispatched: from
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Binding, Cursor, ReadableLog
 from magnetar.model.errors import BoundElsewhereError, ConsumerBusyError, NotAllowedError
@@ -34,6 +36,9 @@ from magnetar.topics.bound import BoundSubscription, SeatsTaken
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.delayed import DelayPolicy
+from magnetar.topics.dispatch.key_policy import KeyPolicy
+from magnetar.topics.dispatch.key_waiting import LookAhead
+from magnetar.topics.dispatch.keyed import KeyShared
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import Change, SingleActive
 from magnetar.topics.dispatcher import Dispatcher
@@ -49,6 +54,12 @@ class Kind(IntEnum):
     EXCLUSIVE = 0
     SHARED = 1
     FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def shares(self) -> bool:
+        """Several are served at a time, and each entry is acknowledged for itself."""
+        return self in (Kind.SHARED, Kind.KEY_SHARED)
 
 
 def check_seats(subscription: str, kind: Kind, seats: SeatsTaken) -> None:
@@ -65,11 +76,27 @@ def check_seats(subscription: str, kind: Kind, seats: SeatsTaken) -> None:
 
 
 class Limits(NamedTuple):
-    """``delayed_entries_max``: that wait until they are due, before nothing more is read."""
+    """``delayed_entries_max``: that wait until they are due, before nothing more is read.
+    ``look_ahead``: of all Key_Shared subscriptions of the broker."""
 
     unacked_messages_max: int
     consumers_max: int
     delayed_entries_max: int
+    look_ahead: LookAhead
+
+
+def limits_of(config: BrokerConfig) -> Limits:
+    """For all subscriptions of a broker."""
+    return Limits(
+        config.unacknowledged_per_consumer_max,
+        config.consumers_per_subscription_max,
+        config.delayed_entries_per_subscription_max,
+        LookAhead(
+            config.key_shared_waiting_per_consumer_max,
+            config.key_shared_waiting_per_subscription_max,
+            config.key_shared_waiting_max,
+        ),
+    )
 
 
 class Subscription:
@@ -95,6 +122,9 @@ class Subscription:
         self.partition = partition
         self.consumers: list[Consumer] = []
         self.kind = Kind.EXCLUSIVE
+        self.keyed: KeyShared[Consumer] | None = None
+        """Who has which hashes, while it is Key_Shared."""
+        self._shares = False
         self.lock = asyncio.Lock()
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
         self.last_active_ms = now_ms()
@@ -104,6 +134,7 @@ class Subscription:
         self.doubtful = False
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name
+        self._format = entry_format
         self._source = source
         self._compacted = compacted
         self._positions = source.positions
@@ -185,9 +216,12 @@ class Subscription:
 
     # -- consumers ----------------------------------------------------------------------------
 
-    def check_room(self, kind: Kind) -> None:
-        """Raise ``ConsumerBusyError`` if a consumer of ``kind`` cannot join."""
+    def check_room(self, kind: Kind, key_policy: KeyPolicy | None = None) -> None:
+        """Raise ``ConsumerBusyError`` or ``ConsumerAssignError`` if a consumer of ``kind`` cannot
+        join."""
         check_seats(f"subscription {self.name} on {self._log_name}", kind, self.seats)
+        if self.consumers and self.keyed is not None and key_policy is not None:
+            self.keyed.check(f"subscription {self.name} on {self._log_name}", key_policy)
         if len(self.consumers) >= self._limits.consumers_max:
             raise ConsumerBusyError(
                 f"subscription {self.name} on {self._log_name} has {len(self.consumers)} "
@@ -205,17 +239,17 @@ class Subscription:
         """Seat ``consumer``; ``check_room`` has passed, in the same loop turn. Call ``announce``
         once it has been told of its success."""
         if not self.consumers:
-            self._begin(kind)
+            self._begin(kind, consumer.seat.key_policy)
         self.consumers.append(consumer)
         self.dispatcher.machine.add(consumer.seat)
         self.dispatcher.follow_connection(consumer)
 
-    def _begin(self, kind: Kind) -> None:
+    def _begin(self, kind: Kind, key_policy: KeyPolicy | None) -> None:
         """The next consumer is the first: serve as ``kind`` asks, from the cursor on."""
-        self.kind = kind
+        self.kind, self._shares, self.keyed = kind, kind.shares, None
         self._cancel_switch()
         self._single = SingleActive(self.partition)
-        if kind is not Kind.SHARED:
+        if not self._shares:
             self.dispatcher.begin(self._single)
             return
         self.dispatcher.feed.read_from(self._source)
@@ -228,7 +262,16 @@ class Subscription:
                 self._now_ms,
                 dispatcher.wake,
             )
-        dispatcher.begin(SharedRoundRobin(limits.unacked_messages_max), self._delays)
+        if kind is Kind.SHARED:
+            dispatcher.begin(SharedRoundRobin(limits.unacked_messages_max), self._delays)
+            return
+        keyed = self.keyed = KeyShared(
+            limits.unacked_messages_max,
+            limits.look_ahead,
+            key_policy or KeyPolicy(),
+            lambda entry: self._format.key_hash(entry.payload),
+        )
+        dispatcher.begin(keyed, self._delays, keyed.waiting)
 
     def set_delays(self, policy: DelayPolicy) -> None:
         """How delayed entries are served, from now on."""
@@ -238,7 +281,7 @@ class Subscription:
 
     def announce(self, consumer: Consumer) -> None:
         """``consumer`` has been told that it is subscribed: it may be active and get entries."""
-        if self.kind is Kind.SHARED:
+        if self._shares:
             self.dispatcher.wake()
             return
         self._change(self._single.elect())
@@ -254,7 +297,7 @@ class Subscription:
         self.consumers.remove(consumer)
         dispatcher = self.dispatcher
         dispatcher.remove(consumer)
-        if self.kind is not Kind.SHARED:
+        if not self._shares:
             self._change(self._single.elect())
         if self.consumers:
             return False
@@ -313,7 +356,7 @@ class Subscription:
         """Acknowledge ``ids`` one by one. Raises ``NotAllowedError`` if some cannot be; all others
         are acknowledged then."""
         settled, refusal = self._acknowledging.each(ids)
-        if self.kind is Kind.SHARED:
+        if self._shares:
             self.dispatcher.settle(settled)
         consumer.acknowledged += len(ids)
         if refusal is not None:
@@ -322,14 +365,14 @@ class Subscription:
     def acknowledge_whole(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         """Acknowledge entries, at least one."""
         settled = self._acknowledging.whole(positions)
-        if self.kind is Kind.SHARED:
+        if self._shares:
             self.dispatcher.settle(settled)
         consumer.acknowledged += len(positions)
 
     def acknowledge_until(self, consumer: Consumer, last: Acked) -> None:
         """Acknowledge everything up to ``last``. Raises ``NotAllowedError`` if the subscription is
         shared."""
-        if self.kind is Kind.SHARED:
+        if self._shares:
             raise NotAllowedError(
                 f"subscription {self.name} is shared: acknowledge messages one by one"
             )
@@ -342,7 +385,7 @@ class Subscription:
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         """Send again what ``consumer`` has not acknowledged: those, or all if none are named."""
-        if self.kind is Kind.SHARED:
+        if self._shares:
             self.dispatcher.take_back(consumer, positions)
         elif consumer is self.active:
             self.dispatcher.feed.rewind()

@@ -1,8 +1,8 @@
 """What clients do while everything breaks: topics, how they are published to, who reads them. Pure.
 
 Every kind of publishing (single messages, batches, keys over partitions, messages for later) and
-every kind of subscription that is served meet here at least once, at the owner and at the read-only
-brokers. Key_Shared is refused by the platform, so it is not here.
+every kind of subscription but Key_Shared (``tests/integration/test_key_shared.py``) meet here at
+least once, at the owner and at the read-only brokers.
 
 A message is ``producer number due`` and padding. A producer numbers from 0 and never uses a number
 twice; one that is killed is followed by one of another name. Order is promised per *lane*: what one

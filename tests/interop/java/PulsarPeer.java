@@ -1,22 +1,28 @@
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.BatchReceivePolicy;
+import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
+import org.apache.pulsar.client.api.KeySharedPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.common.util.Murmur3_32Hash;
 
 /**
  * Uses a broker the way applications do, through Pulsar's own client, and says what worked.
@@ -90,7 +96,10 @@ public final class PulsarPeer {
         step("delayed", this::delayed);
         step("transactions are refused", this::transactions);
         step("bad names are refused", this::badNames);
-        step("key shared is refused", this::keyShared);
+        step("key shared", this::keyShared);
+        step("key shared sticky", this::keySharedSticky);
+        step("key shared out of order", this::keySharedOutOfOrder);
+        step("key shared batched by key", this::keySharedBatches);
     }
 
     private void step(String name, Step step) throws Exception {
@@ -433,7 +442,122 @@ public final class PulsarPeer {
         }
     }
 
+    private ConsumerBuilder<byte[]> keyed(String topic, KeySharedPolicy policy) {
+        return consumer(topic, SubscriptionType.Key_Shared).keySharedPolicy(policy)
+            .receiverQueueSize(10);
+    }
+
+    private static void publishKeys(Producer<byte[]> producer, int first, int stop, int keys)
+            throws Exception {
+        for (int number = first; number < stop; number++) {
+            producer.newMessage().key("k" + number % keys)
+                .value(Integer.toString(number).getBytes()).sendAsync();
+        }
+        producer.flush();
+    }
+
+    /** Takes and acknowledges what comes until {@code numbers} has so many, each key in order. */
+    private static void drain(Map<String, List<Integer>> numbers, int stop,
+            List<Consumer<byte[]>> consumers) throws Exception {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(2 * WAIT_S);
+        while (numbers.values().stream().mapToInt(List::size).sum() < stop) {
+            check(System.nanoTime() < end, "all come: " + numbers);
+            for (Consumer<byte[]> consumer : consumers) {
+                Message<byte[]> message = consumer.receive(50, TimeUnit.MILLISECONDS);
+                if (message == null) {
+                    continue;
+                }
+                int number = Integer.parseInt(new String(message.getData()));
+                List<Integer> found =
+                    numbers.computeIfAbsent(message.getKey(), key -> new ArrayList<>());
+                check(found.isEmpty() || found.get(found.size() - 1) < number,
+                    number + " of " + message.getKey() + " comes after " + found);
+                found.add(number);
+                consumer.acknowledge(message);
+            }
+        }
+    }
+
     private void keyShared() throws Exception {
-        refused("not served", () -> consumer(topic(), SubscriptionType.Key_Shared).subscribe());
+        String topic = topic();
+        Map<String, List<Integer>> numbers = new HashMap<>();
+        KeySharedPolicy policy = KeySharedPolicy.autoSplitHashRange();
+        try (Producer<byte[]> producer = plain(topic);
+            Consumer<byte[]> one = keyed(topic, policy).subscribe()) {
+            publishKeys(producer, 0, 100, 20);
+            drain(numbers, 30, Arrays.asList(one));
+            try (Consumer<byte[]> two = keyed(topic, policy).subscribe();
+                Consumer<byte[]> three = keyed(topic, policy).subscribe()) {
+                drain(numbers, 60, Arrays.asList(one, two, three));
+                publishKeys(producer, 100, 200, 20);
+                drain(numbers, 200, Arrays.asList(one, two, three));
+                check(numbers.size() == 20, "of every key");
+            }
+            producer.newMessage().key("again").value("0".getBytes()).send();
+            Message<byte[]> message = next(one);
+            one.negativeAcknowledge(message);
+            one.redeliverUnacknowledgedMessages();
+            check(next(one).getKey().equals("again"), "what is refused comes again");
+        }
+    }
+
+    private void keySharedSticky() throws Exception {
+        String topic = topic();
+        Map<String, List<Integer>> low = new HashMap<>();
+        Map<String, List<Integer>> high = new HashMap<>();
+        KeySharedPolicy lower = KeySharedPolicy.stickyHashRange().ranges(Range.of(0, 32767));
+        KeySharedPolicy upper = KeySharedPolicy.stickyHashRange().ranges(Range.of(32768, 65535));
+        KeySharedPolicy across = KeySharedPolicy.stickyHashRange().ranges(Range.of(30000, 40000));
+        try (Producer<byte[]> producer = plain(topic);
+            Consumer<byte[]> one = keyed(topic, lower).subscribe()) {
+            refused("Range conflict", () -> keyed(topic, across).subscribe());
+            refused("key_shared mode",
+                () -> keyed(topic, KeySharedPolicy.autoSplitHashRange()).subscribe());
+            refused("", () -> consumer(topic, SubscriptionType.Shared).subscribe());
+            publishKeys(producer, 0, 200, 200);
+            try (Consumer<byte[]> two = keyed(topic, upper).subscribe()) {
+                Message<byte[]> message;
+                while ((message = one.receive(2, TimeUnit.SECONDS)) != null) {
+                    low.computeIfAbsent(message.getKey(), key -> new ArrayList<>()).add(0);
+                    one.acknowledge(message);
+                }
+                drain(high, 200 - low.size(), Arrays.asList(two));
+                check(low.size() > 50 && high.size() > 50, "both have some");
+                for (String key : low.keySet()) {
+                    int hash = Murmur3_32Hash.getInstance().makeHash(key.getBytes()) % 65536;
+                    check(hash <= 32767, key + " is of the lower half");
+                }
+            }
+        }
+        refused("readers of hash ranges", () -> client.newReader().topic(topic)
+            .startMessageId(MessageId.earliest).keyHashRange(Range.of(0, 100)).create());
+    }
+
+    private void keySharedOutOfOrder() throws Exception {
+        String topic = topic();
+        KeySharedPolicy policy =
+            KeySharedPolicy.autoSplitHashRange().setAllowOutOfOrderDelivery(true);
+        try (Producer<byte[]> producer = plain(topic);
+            Consumer<byte[]> one = keyed(topic, policy).subscribe();
+            Consumer<byte[]> two = keyed(topic, policy).subscribe()) {
+            refused("out of order",
+                () -> keyed(topic, KeySharedPolicy.autoSplitHashRange()).subscribe());
+            publishKeys(producer, 0, 100, 100);
+            drain(new HashMap<>(), 100, Arrays.asList(one, two));
+        }
+    }
+
+    private void keySharedBatches() throws Exception {
+        String topic = topic();
+        Map<String, List<Integer>> numbers = new HashMap<>();
+        KeySharedPolicy policy = KeySharedPolicy.autoSplitHashRange();
+        try (Producer<byte[]> producer =
+                batching(topic, 50).batcherBuilder(BatcherBuilder.KEY_BASED).create();
+            Consumer<byte[]> one = keyed(topic, policy).subscribe();
+            Consumer<byte[]> two = keyed(topic, policy).subscribe()) {
+            publishKeys(producer, 0, 500, 10);
+            drain(numbers, 500, Arrays.asList(one, two));
+            check(numbers.size() == 10, "of every key");
+        }
     }
 }

@@ -658,12 +658,14 @@ def test_what_is_not_served_is_refused_clearly(url: str) -> None:
         subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
         subscribe.subscribe.topic = TOPIC
         subscribe.subscribe.subscription = "s"
-        subscribe.subscribe.subType = subscribe.subscribe.Key_Shared
+        subscribe.subscribe.keySharedMeta.keySharedMode = 1
+        subscribe.subscribe.keySharedMeta.hashRanges.add(start=0, end=9)
+        subscribe.subscribe.subType = subscribe.subscribe.Exclusive
         subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = 5, 2
         answer = wire.ask(subscribe)
         assert answer.error.request_id == 2
         assert answer.error.error == ServerError.NOT_ALLOWED
-        assert "Key_Shared" in answer.error.message
+        assert "readers of hash ranges are not served" in answer.error.message
         assert wire.subscribe(TOPIC, name="").error.error == ServerError.NOT_ALLOWED
 
 

@@ -237,8 +237,6 @@ def test_unknown_namespaces_and_bad_names(client: pulsar.Client) -> None:
         client.subscribe("persistent://public/nowhere/topic", "s")
     with pytest.raises(pulsar.NotAllowedError):
         client.create_producer("non-persistent://public/default/topic")
-    with pytest.raises(pulsar.NotAllowedError):
-        client.subscribe("key-shared", "s", pulsar.ConsumerType.KeyShared)
 
 
 def test_schemas_pass_through(client: pulsar.Client, topic: str) -> None:

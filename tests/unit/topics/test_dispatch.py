@@ -177,7 +177,7 @@ def test_the_active_one_gets_everything_in_order(data: st.DataObject) -> None:
         machine.flow(seat, permits)
         granted += permits
         sizes = [Description(data.draw(st.integers(1, 5))) for _ in waiting[:7]]
-        runs, left = machine.place(waiting[:7], sizes)
+        runs, left, _ = machine.place(waiting[:7], sizes)
         for run in runs:
             got += [entry.entry_id for entry in waiting[run.start : run.stop]]
             placed += run.messages
@@ -325,7 +325,7 @@ def test_shared_places_a_prefix_once_and_within_limits(
 ) -> None:
     machine, feed = shared(unacked_max)
     seats = [seated(machine, str(i), permits, lvl) for i, (permits, lvl) in enumerate(consumers)]
-    runs, left = feed.place([Description(size) for size in sizes])
+    runs, left, _ = feed.place([Description(size) for size in sizes])
     assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])][: len(runs)]
     assert all(run.messages == sum(sizes[run.start : run.stop]) for run in runs)
     placed_messages = sum(run.messages for run in runs)
@@ -398,7 +398,7 @@ class SharedHistory:
         sizes = [self.sizes[number] for number in self.waiting[:25]]
         before = {seat: (seat.permits, seat.blocked) for seat in self.seats}
         unacked = {seat: seat.unacked for seat in self.seats}
-        runs, left = self.machine.place(entries, sizes)
+        runs, left, _ = self.machine.place(entries, sizes)
         for run in runs:
             permits, blocked = before[run.seat]
             assert not blocked

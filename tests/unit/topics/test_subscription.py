@@ -13,6 +13,7 @@ from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.delayed import DelayPolicy
+from magnetar.topics.dispatch.key_waiting import LookAhead
 from magnetar.topics.redelivery import Key
 from magnetar.topics.subscription import Kind, Limits, Subscription
 from magnetar.topics.traffic import Traffic
@@ -21,7 +22,12 @@ from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from tests.doubles.memory_log import MemoryLog
 from tests.interop.pulsar.wire import checked, message
 
-LIMITS = Limits(unacked_messages_max=2, consumers_max=3, delayed_entries_max=4)
+LIMITS = Limits(
+    unacked_messages_max=2,
+    consumers_max=3,
+    delayed_entries_max=4,
+    look_ahead=LookAhead(2, 5, 100),
+)
 
 
 class Client:

@@ -6,7 +6,7 @@ A rule names what it is about, and where that goes:
 | field | what |
 |---|---|
 | ``subscription`` | a pattern of its name: ``*`` any characters, ``?`` one; the whole name |
-| ``type`` | ``Exclusive``, ``Shared`` or ``Failover`` |
+| ``type`` | ``Exclusive``, ``Shared``, ``Failover``, ``Key_Shared`` |
 | ``properties`` | of the consumer, each with its value |
 | ``to`` | ``any``; ``zone:NAME``; ``brokers:ID,ID``; ``owner`` |
 
@@ -35,7 +35,7 @@ STARS_MAX: Final = 16
 PROPERTIES_MAX: Final = 16
 NAME_CHARACTERS_MAX: Final = 256
 BROKERS_MAX: Final = 100
-TYPES: Final = ("Exclusive", "Shared", "Failover")
+TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 ANY: Final = "any"
 OWNER: Final = "owner"
 ZONE: Final = "zone:"

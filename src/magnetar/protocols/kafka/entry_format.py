@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from magnetar.model.entry import Description, TransactionPart
 from magnetar.model.errors import ProtocolError
+from magnetar.model.key_hash import NONE_KEY, key_hash
 from magnetar.topics.entry_format import Fingerprint, Published
 from magnetar.wire.kafka.batches import (
     CONTROL,
@@ -31,6 +32,11 @@ class KafkaEntryFormat:
         elif header.attributes & TRANSACTIONAL:
             part = TransactionPart(header.producer_id)
         return Description(header.last_offset_delta + 1, transaction=part)
+
+    def key_hash(self, payload: memoryview) -> int:
+        """The same for all: a batch has records of many keys, and two batches may share some. So
+        all of them go to one consumer, in order."""
+        return key_hash(NONE_KEY)
 
     def published(self, payload: memoryview) -> Published:
         header = check_produced(payload)

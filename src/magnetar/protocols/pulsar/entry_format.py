@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.model.entry import Chunk, Description
+from magnetar.model.key_hash import key_hash
 from magnetar.speedups import whole_messages
 from magnetar.topics.entry_format import Fingerprint, Published
 from magnetar.wire.pulsar.metadata import (
@@ -17,6 +18,7 @@ from magnetar.wire.pulsar.metadata import (
     parse_metadata,
 )
 from magnetar.wire.pulsar.sent import check_sent
+from magnetar.wire.pulsar.sticky_key import sticky_key
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 
@@ -39,6 +41,9 @@ class PulsarEntryFormat:
         meta = parse_metadata(payload)[0]
         last = meta.chunk_id >= meta.num_chunks_from_msg - 1
         return Description(1, Chunk(hash(meta.uuid), last), deliver_at_ms)
+
+    def key_hash(self, payload: memoryview) -> int:
+        return key_hash(sticky_key(payload))
 
     def published(self, payload: memoryview) -> Published:
         messages, time_ms, _ = check_sent(payload, 0, len(payload))

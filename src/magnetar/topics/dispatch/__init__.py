@@ -15,9 +15,9 @@ Rules that all machines share:
 * Entries are placed in the order in which they come.
 * An entry is out at one seat at most.
 
-``single_active`` serves exclusive and failover subscriptions, ``shared`` shared ones. A machine for
-keyed or delayed delivery has the same face: more in an entry's description, and what has to wait in
-``left``, which need not be the end of what was asked about.
+``single_active`` serves exclusive and failover subscriptions, ``shared`` shared ones, and ``keyed``
+those that are shared by key (its ``left`` need not be the end of what was asked about).
 
-Why: docs/adr/0064-dispatch.md, docs/adr/0067-dispatch-machines-own-their-seats.md.
+Why: docs/adr/0064-dispatch.md, docs/adr/0067-dispatch-machines-own-their-seats.md,
+docs/adr/0160-hashes-are-held-by-what-is-out.md.
 """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from magnetar.model.entry import Description, Entry
+from magnetar.topics.dispatch.key_policy import KeyPolicy
 from magnetar.topics.redelivery import Key
 
 Owner = TypeVar("Owner")
@@ -16,15 +17,20 @@ class Seat(Generic[Owner]):
 
     ``order`` is its arrival number there; ``blocked`` says that its connection takes no more now.
     ``out`` has what was placed and is not acknowledged (entry -> messages; shared subscriptions
-    only) and ``unacked`` the sum of its messages.
+    only) and ``unacked`` the sum of its messages. ``key_policy``: of a Key_Shared one.
     """
 
-    __slots__ = ("blocked", "name", "order", "out", "owner", "permits", "priority", "unacked")
+    __slots__ = (
+        "blocked", "key_policy", "name", "order", "out", "owner", "permits", "priority", "unacked"
+    )  # fmt: skip
 
-    def __init__(self, owner: Owner, name: str, priority: int) -> None:
+    def __init__(
+        self, owner: Owner, name: str, priority: int, key_policy: KeyPolicy | None = None
+    ) -> None:
         self.owner = owner
         self.name = name
         self.priority = priority
+        self.key_policy = key_policy
         self.order = 0
         self.permits = 0
         self.unacked = 0
@@ -43,10 +49,12 @@ class PlacedRun(NamedTuple, Generic[Owner]):
 
 
 class Placed(NamedTuple, Generic[Owner]):
-    """Who gets what, in order, and the indexes of what nobody gets now, in order."""
+    """Who gets what, in order, and the indexes of what nobody gets now, in order. ``grouped``: the
+    entries that runs are of, where that is not what was to be placed."""
 
     runs: Sequence[PlacedRun[Owner]]
     left: Sequence[int]
+    grouped: Sequence[Entry] | None = None
 
 
 class Machine(Protocol[Owner]):

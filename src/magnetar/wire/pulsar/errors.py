@@ -32,6 +32,7 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.AuthenticationError: ServerError.AUTHENTICATION,
         errors.AuthorizationError: ServerError.AUTHORIZATION,
         errors.ConsumerBusyError: ServerError.CONSUMER_BUSY,
+        errors.ConsumerAssignError: ServerError.CONSUMER_ASSIGN,
         errors.ServiceNotReadyError: ServerError.SERVICE_NOT_READY,
         errors.ProducerBusyError: ServerError.PRODUCER_BUSY,
         # Not InvalidTopicName: the C++ and Java clients ask again for half a minute and more on it,

@@ -16,7 +16,7 @@ import pytest
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, decode_command
 from magnetar.wire.pulsar.hot import decode_send
 from magnetar.wire.pulsar.metadata import dispatch_facts
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdData
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageIdData
 from magnetar.wire.pulsar.sent import check_sent, read_send
 from tests.golden.pulsar import FOLDER
 from tests.unit.protocols.pulsar.harness import Peer, World, run
@@ -71,8 +71,6 @@ def test_there_is_a_frame_of_each_kind() -> None:
 
 def refusable(command: BaseCommand) -> bool:
     """What the run asked for because it is not served."""
-    if command.type == BaseCommand.SUBSCRIBE:
-        return bool(command.subscribe.subType == CommandSubscribe.Key_Shared)
     if command.type in (BaseCommand.PARTITIONED_METADATA, BaseCommand.LOOKUP):
         return "transaction_coordinator" in str(command)
     return command.type == BaseCommand.GET_SCHEMA

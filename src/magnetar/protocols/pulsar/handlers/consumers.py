@@ -15,6 +15,7 @@ from magnetar.log.seam import Cursor
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
+    ConsumerAssignError,
     ConsumerBusyError,
     ConsumerNotFoundError,
     MagnetarError,
@@ -34,6 +35,7 @@ from magnetar.protocols.pulsar.handlers.redirects import (
     subscribed_again,
 )
 from magnetar.protocols.pulsar.handlers.schemas import check_consumer
+from magnetar.protocols.pulsar.key_shared import key_policy
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.log_compactions import note_compaction
 from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log, note_table
@@ -61,14 +63,14 @@ KINDS: Final = {
     CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
     CommandSubscribe.Shared: Kind.SHARED,
     CommandSubscribe.Failover: Kind.FAILOVER,
+    CommandSubscribe.Key_Shared: Kind.KEY_SHARED,
 }
 
 
 async def subscribe(session: Session, command: BaseCommand) -> None:
     request = command.subscribe
-    kind = KINDS.get(request.subType)
-    if kind is None:
-        raise NotAllowedError("Key_Shared subscriptions are not served yet; use Shared")
+    kind = KINDS[request.subType]
+    key_policy(request, kind)  # what cannot be is refused before a topic is made for it
     name = parse_topic(request.topic)
     old = session.consumers.get(request.consumer_id)
     if old is not None:
@@ -97,7 +99,7 @@ def _check_compacted(topic: SubscribableTopic, request: CommandSubscribe, kind: 
     """Raise ``NotAllowedError`` if the compacted view is asked for and cannot be given."""
     if not request.read_compacted:
         return
-    if kind is Kind.SHARED:
+    if kind.shares:
         raise NotAllowedError(
             f"subscription {request.subscription} on {topic.name} is to read compacted and is "
             "shared: the compacted view is for exclusive and failover subscriptions, and readers"
@@ -120,7 +122,7 @@ async def _join_alive(
     client has heard of its success."""
     try:
         await _join(session, topic, request, kind, answered)
-    except ConsumerBusyError:
+    except (ConsumerBusyError, ConsumerAssignError):
         found = topic.subscriptions.get(request.subscription)
         own = [item.consumer for item in session.consumers.values()]
         if found is None or not await topic.drop_dead(found, own):
@@ -155,7 +157,7 @@ async def _join(
             await subscription.cursor.wait_stored()
             subscription.doubtful = False
         subscription.check_served_here()
-        subscription.check_room(kind)
+        subscription.check_room(kind, policy := key_policy(request, kind))
         if request.start_message_rollback_duration_sec and not subscription.consumers:
             await _roll_back(topic, subscription, _back_from(services.now_ms(), request))
         _check_there(topic, subscription)  # the topic may have closed meanwhile
@@ -174,6 +176,7 @@ async def _join(
             consumer_properties(request),
             session.follows_assigned_url,
             request.read_compacted,
+            policy,
         )
         subscription.add(consumer, kind)
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)

@@ -1,0 +1,66 @@
+"""What is said of Key_Shared subscriptions: who has which hashes, and what drains. Nothing here
+changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from magnetar.admin.stats_views import ConsumerView, DrainingHashView
+from magnetar.topics.consumer import Consumer
+from magnetar.topics.dispatch.key_policy import HashRange
+from magnetar.topics.dispatch.seats import Seat
+from magnetar.topics.subscription import Subscription
+
+DRAINING_MAX: Final = 100
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+Ranges = Mapping[Seat[Consumer], list[HashRange]]
+
+
+def key_ranges(subscription: Subscription) -> Ranges:
+    """What each consumer has; nothing if it is of another kind."""
+    keyed = subscription.keyed
+    return MappingProxyType({}) if keyed is None else keyed.ranges()
+
+
+def of_consumer(
+    subscription: Subscription, consumer: Consumer, ranges: Ranges
+) -> Mapping[str, Any]:
+    """Its fields of a ``ConsumerView``."""
+    keyed, seat = subscription.keyed, consumer.seat
+    if keyed is None:
+        return NOTHING
+    mine, draining = ranges.get(seat, []), keyed.draining(seat)
+    return {
+        "key_hash_range_arrays": [tuple(each) for each in mine],
+        "key_hash_ranges": [str(each) for each in mine],
+        "draining_hashes_count": len(draining),
+        "draining_hashes_cleared_total": keyed.drained(seat),
+        "draining_hashes_unacked_messages": sum(each.entries for each in draining),
+        "draining_hashes": [
+            DrainingHashView(
+                hash=each.hashed, unack_msgs=each.entries, blocked_attempts=each.blocked
+            )
+            for each in draining[:DRAINING_MAX]
+        ],
+    }
+
+
+def of_subscription(subscription: Subscription, consumers: list[ConsumerView]) -> Mapping[str, Any]:
+    """Its fields of a ``SubscriptionView``."""
+    keyed = subscription.keyed
+    if keyed is None or not consumers:
+        return NOTHING
+    totals = (
+        "draining_hashes_count",
+        "draining_hashes_cleared_total",
+        "draining_hashes_unacked_messages",
+    )
+    return {
+        "key_shared_mode": keyed.policy.mode.name,
+        "allow_out_of_order_delivery": keyed.policy.out_of_order,
+        "msg_in_replay": len(keyed.waiting),
+        **{name: sum(getattr(each, name) for each in consumers) for name in totals},
+    }

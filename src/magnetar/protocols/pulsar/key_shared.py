@@ -1,0 +1,29 @@
+"""What a SUBSCRIBE asks for of a Key_Shared subscription."""
+
+from __future__ import annotations
+
+from magnetar.model.errors import NotAllowedError
+from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy, sticky_ranges
+from magnetar.topics.subscription import Kind
+from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
+
+
+def key_policy(request: CommandSubscribe, kind: Kind) -> KeyPolicy | None:
+    """None if it is of another kind. Raises ``ConsumerAssignError`` for ranges that nobody can
+    have, and ``NotAllowedError`` for some that are asked for of another kind."""
+    meta = request.keySharedMeta
+    if kind is not Kind.KEY_SHARED:
+        if meta.hashRanges:
+            raise NotAllowedError(
+                f"subscription {request.subscription} is to have hash ranges of keys and is "
+                f"{kind.name.lower()}: ranges are for Key_Shared subscriptions (readers of hash "
+                "ranges are not served); leave them out and filter by key"
+            )
+        return None
+    mode = KeyMode(int(meta.keySharedMode)) if request.HasField("keySharedMeta") else KeyMode(0)
+    ranges = [HashRange(each.start, each.end) for each in meta.hashRanges]
+    return KeyPolicy(
+        mode,
+        meta.allowOutOfOrderDelivery,
+        sticky_ranges(ranges) if mode is KeyMode.STICKY else (),
+    )
