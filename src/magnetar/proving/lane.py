@@ -22,6 +22,7 @@ from magnetar.log.policy import Engine
 from magnetar.model.errors import MagnetarError
 from magnetar.proving.client import (
     ALL,
+    Address,
     BrokerLine,
     Producing,
     ReadMessage,
@@ -54,6 +55,13 @@ class Acknowledged(NamedTuple):
     leader: int
     offset: int
     at_s: float
+
+
+def last_told(acknowledged: Sequence[Acknowledged], leader: int) -> int:
+    """The offset of what that broker acknowledged last, by the clock; -1: of nothing. It may have
+    led before, and have lost since what had greater ones."""
+    told = [each for each in acknowledged if each.leader == leader]
+    return max(told, key=lambda each: each.at_s).offset if told else -1
 
 
 class TopicLane:
@@ -192,7 +200,7 @@ class TopicLane:
         last = self.acknowledged[-1].offset
 
         def readable() -> bool:
-            with contextlib.closing(self._leader_line()) as line:
+            with contextlib.closing(BrokerLine(self._leader()[1])) as line:
                 return fetch(line, self.topic, last + 1)[2] > last
 
         self._stage.wait(readable, f"{self.topic} is readable up to {last}")
@@ -212,23 +220,31 @@ class TopicLane:
         return view.leader in view.nodes
 
     def read(self) -> list[ReadMessage]:
-        """All that is there."""
+        """All that is there, once what its leader has acknowledged may be read: with acks=1 that is
+        later than the answer."""
         return self._stage.wait(lambda: (self._read(),), f"{self.topic} is read")[0]
 
     def _read(self) -> list[ReadMessage]:
         found: list[ReadMessage] = []
         offset, end = 0, 1
-        with contextlib.closing(self._leader_line()) as line:
+        leader, address = self._leader()
+        with contextlib.closing(BrokerLine(address)) as line:
             while offset < end:
                 some, offset, end = fetch(line, self.topic, offset)
                 found += some
+        last = last_told(self.acknowledged, leader)
+        if end <= last:
+            raise MagnetarError(
+                f"broker {leader} has acknowledged offset {last} of {self.topic}, and it may be "
+                f"read up to {end}"
+            )
         return found
 
-    def _leader_line(self) -> BrokerLine:
+    def _leader(self) -> tuple[int, Address]:
         view = self._stage.view(self.topic)
         if view.leader not in view.nodes:
             raise MagnetarError(f"{self.topic} has no leader")
-        return BrokerLine(view.nodes[view.leader])
+        return view.leader, view.nodes[view.leader]
 
     # -- what has come of it ------------------------------------------------------------------
 
