@@ -28,6 +28,7 @@ from magnetar_sim.faults import Faults, Host
 from magnetar_sim.loop import SimLoop, until
 from magnetar_sim.network import SimServer
 from magnetar_sim.outside import SINCE_1970_S
+from magnetar_sim.planned_faults import PlannedFaults
 from magnetar_sim.pulsar_client import PulsarClient
 from magnetar_sim.scheduler import SimulationError
 from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
@@ -261,7 +262,7 @@ class BrokerRun:
         for broker in self.brokers:
             await broker.ask(lambda it: it.create_partitioned(TOPIC.format("parts"), 2))
 
-    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults | BrokerMoves]:
+    def _plan_faults(self, begin_s: float) -> list[Faults | PlannedFaults | BrokerMoves]:
         rng, end_s = self.random, begin_s + HEAL_S - 1
         ours = BrokerFaults(self.cluster, rng, self.brokers, self.clients)
         ours.plan(rng.choice((1, 3, 8)), begin_s + FAULTS_FROM_S, end_s)

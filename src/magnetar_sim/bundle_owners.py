@@ -64,6 +64,11 @@ class BundleOwners:
         owner = self._owner.get(self._path_of(parse_topic(topic)))
         return owner is not None and self._number_of(owner) == process
 
+    def owner_of(self, topic: str) -> str | None:
+        """The host of the process that made the node of the topic's bundle last; None: nobody."""
+        owner = self._owner.get(self._path_of(parse_topic(topic)))
+        return None if owner is None else owner.name
+
     def term_of(self, process: int, topic: str) -> int:
         """The term in which that process serves the topic, or did last."""
         return self._last_terms.get((process, self._path_of(parse_topic(topic))), 0)

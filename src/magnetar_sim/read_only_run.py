@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
-from magnetar_sim.broker_faults import BrokerFaults
 from magnetar_sim.broker_moves import BrokerMoves
 from magnetar_sim.broker_run import FAULTS_FROM_S, HEAL_S, BrokerRun
 from magnetar_sim.brokers import BrokerMachine
 from magnetar_sim.faults import Faults
 from magnetar_sim.loop import SimLoop, call_from_outside
+from magnetar_sim.planned_faults import PlannedFaults
 from magnetar_sim.pulsar_client import RETRY_S, Link, LinkError, PulsarClient, RefusedError
 from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.topic_history import Subscription, Topic
@@ -95,7 +95,7 @@ class ReadOnlyRun(BrokerRun):
             at_s = rng.uniform(begin_s + FAULTS_FROM_S, begin_s + HEAL_S)
             self.loop.call_at(at_s, self._send_elsewhere)
 
-    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults | BrokerMoves]:
+    def _plan_faults(self, begin_s: float) -> list[Faults | PlannedFaults | BrokerMoves]:
         """Also the ways between read-only brokers and owners."""
         planned = super()._plan_faults(begin_s)
         rng, end_s = self._read_random, begin_s + HEAL_S - 1

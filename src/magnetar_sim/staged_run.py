@@ -12,19 +12,22 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextvars import Context
+from dataclasses import replace
 from typing import NamedTuple
 
 from magnetar.log.managed.records import NAME_PARTS
 from magnetar.log.managed.records import ROOT as LOGS
 from magnetar.metrics import Metrics
 from magnetar.staging.records import ROOT
-from magnetar_sim.broker_faults import BrokerFaults
 from magnetar_sim.broker_moves import BrokerMoves
-from magnetar_sim.broker_run import EXCLUSIVE, FAULTS_FROM_S, HEAL_S, BrokerRun
+from magnetar_sim.broker_run import EXCLUSIVE, FAULTS_FROM_S, HEAL_S, TOPIC, BrokerRun
+from magnetar_sim.brokers import BrokerMachine
 from magnetar_sim.cluster import Client
 from magnetar_sim.faults import Faults, Host
 from magnetar_sim.loop import SimLoop, SimProcess, until
+from magnetar_sim.planned_faults import PlannedFaults
 from magnetar_sim.staged_actors import Engine, QueryPlan, Sweeper
+from magnetar_sim.staged_faults import StagedFaults
 from magnetar_sim.staged_world import StagedWorld
 from magnetar_sim.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.trace import Trace
@@ -33,7 +36,10 @@ KEEPER = "keeper"
 CROWDED_SHARE = 0.2
 """Of the runs: with all clients that a run of brokers has. In the others each topic has but a
 producer and the keeper: what is taken in is what is looked at."""
-
+BEHIND_SHARE = 0.3
+"""Of the runs: owners are behind with what is committed, and lose topics then (``staged_faults``).
+These have two brokers or more, and queries that commit all the time, for two topics."""
+BEHIND_BATCHES = 12
 
 LOG_DEPTH = LOGS.count("/") + NAME_PARTS
 """Below a log are its cursors."""
@@ -80,9 +86,24 @@ class StagedRun(BrokerRun):
         self._losses = _Losses(losses.choice((0.0, 0.1, 0.4)), losses.choice((0.0, 0.03, 0.2)))
         self._losses_left = losses.choice((0, 2, 6))
         self._owners_lost_until_s = 0.0
+        # Likewise; its number leaves those seeds as they were that tests hold on to.
+        self._staged_faults: StagedFaults | None = None
+        behind = random.Random(f"{seed}/behind 343")
+        if behind.random() < BEHIND_SHARE:
+            self._staged_faults = self._owners_behind(seed, behind)
+            self._losses_left = 0
         self._crowded = False
         self._deletes = False  # what is taken in afterwards makes the topic anew
         self._supervisors: list[asyncio.Task[None]] = []
+
+    def _owners_behind(self, seed: int, rng: random.Random) -> StagedFaults:
+        if len(self.brokers) == 1:
+            config = self.brokers[0].config
+            machine = BrokerMachine(self.cluster, "k2", config, random.Random(f"{seed}/k1"))
+            self.add_brokers([machine])
+        if len(self.topics) == 1:
+            self.topics.append(TOPIC.format("t2"))
+        return StagedFaults(self.cluster, rng, self.brokers, self.world, self.watch.owners.owner_of)
 
     def hosts(self) -> Sequence[Host]:
         drivers: list[Host] = [_Whoever(engine) for engine in self.engines]
@@ -103,6 +124,8 @@ class StagedRun(BrokerRun):
             checked(path, before, after)
             self.world.written(path, before, after)
             self._maybe_lose_owner(path)
+            if self._staged_faults is not None and path.startswith(f"{ROOT}/"):
+                self._staged_faults.record_written()
 
         cluster.metadata.written = written
         self._owners_lost_until_s = self.loop.time() + HEAL_S - 1
@@ -118,7 +141,7 @@ class StagedRun(BrokerRun):
             at_s = self.loop.time() + rng.uniform(FAULTS_FROM_S, HEAL_S - 1)
             self.loop.call_at(at_s, self._lose_worker)
 
-    def _plan_faults(self, begin_s: float) -> list[Faults | BrokerFaults | BrokerMoves]:
+    def _plan_faults(self, begin_s: float) -> list[Faults | PlannedFaults | BrokerMoves]:
         """More often than elsewhere: owners that go in the middle of taking in, and answers of the
         metadata store that are lost."""
         planned = super()._plan_faults(begin_s)
@@ -128,6 +151,9 @@ class StagedRun(BrokerRun):
         for _ in range(rng.choice((0, 0, 1, 4))):
             at_s = rng.uniform(begin_s, end_s)
             self.loop.call_at(at_s, self._lose_answers, rng.choice((0.1, 0.4)))
+        if self._staged_faults is not None:
+            self._staged_faults.plan(begin_s)
+            planned.append(self._staged_faults)
         return planned
 
     def _plan_expiry(self, begin_s: float) -> None:
@@ -179,6 +205,10 @@ class StagedRun(BrokerRun):
             dies=rng.choice((0.0, 0.1, 0.3)),
             haunts=rng.choice((0.0, 0.3, 0.7)),
         )
+        if self._staged_faults is not None:
+            query.topics, query.batches = tuple(self.topics[:2]), BEHIND_BATCHES
+            plan = replace(plan, inline_bytes_max=0, batch_inline_bytes_max=0, pause_s=0.05)
+            plan = replace(plan, fails=0.0, dies=0.0, haunts=0.0)
         seed = rng.random()
         engine = Engine(
             self.cluster, self.world, query, plan, self.workers, random.Random(f"{seed}")

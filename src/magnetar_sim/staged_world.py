@@ -15,6 +15,7 @@ must hold of them. Beside the invariants of topics (``topic_history``), which ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,6 +84,15 @@ class StagedWorld:
         """Whether a batch is committed that not every topic has taken in."""
         records = (query.record for query in self.queries.values())
         return any(record is not None and record.commits for record in records)
+
+    def behind(self, batches: int) -> list[list[str]]:
+        """For each query the topics for which as many of its batches wait, or more."""
+        found = []
+        for query in self.queries.values():
+            commits = () if query.record is None else query.record.commits
+            waiting = Counter(topic for commit in commits for topic in commit.shares)
+            found.append([topic for topic in query.topics if waiting[topic] >= batches])
+        return found
 
     # -- the store ----------------------------------------------------------------------------
 

@@ -54,6 +54,16 @@ def test_a_seed_that_broke_once_holds(seed: int, why: str) -> None:
     assert outcome.failure is None, f"{why}: {outcome.failure}"
 
 
+def test_who_is_behind_loses_topics_in_the_middle_of_batches() -> None:
+    """A topic that comes to the other owner then must not take in a later batch first."""
+    seed = 2
+    outcome = run_cluster(seed, staged=True)
+    assert outcome.failure is None, outcome.failure
+    (late,) = (each for each in STAGED if each.name.endswith("takes in a later batch first"))
+    with late.plant():
+        assert "is not there" in (run_cluster(seed, staged=True).failure or "")
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(2, tracing=True, staged=True) for _ in range(2))
     assert first.trace == again.trace
