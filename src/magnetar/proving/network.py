@@ -27,6 +27,7 @@ CLIENT_HOST: Final = "127.0.9.1"
 START_S: Final = 30.0
 LOOKS: Final = 50
 LOOK_PAUSE_S: Final = 0.1
+NO_INODE: Final = "0"
 UNKNOWN: Final = "unknown"
 """A process that has ended before it was looked for."""
 
@@ -106,7 +107,8 @@ class RelayNetwork:
     async def _listen(self, name: str, target: Address, at: Address) -> Address:
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                source = await self._source(writer.get_extra_info("peername"))
+                ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+                source = await self._source(*ends)
             except asyncio.CancelledError:
                 return
             connection = _Connection(Pair(source, name), writer)
@@ -159,11 +161,11 @@ class RelayNetwork:
             return
         writer.close()
 
-    async def _source(self, peer: Address) -> str:
+    async def _source(self, peer: Address, here: Address) -> str:
         if peer[0] == CLIENT_HOST:
             return CLIENT
         for _ in range(LOOKS):
-            inode = _inode_of(peer)
+            inode = inode_of(tcp_table(), peer, here)
             for pid, name in list(self._names.items()):
                 if inode is not None and _owns(pid, inode):
                     return name
@@ -182,16 +184,26 @@ class RelayNetwork:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _inode_of(address: Address) -> str | None:
-    """Of the socket at that end."""
-    host, port = address
-    packed = bytes(map(int, host.split(".")))[::-1].hex().upper()
-    wanted = f"{packed}:{port:04X}"
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+def tcp_table() -> str:
+    """The kernel's, of IPv4."""
+    return Path("/proc/net/tcp").read_text()
+
+
+def inode_of(table: str, local: Address, remote: Address) -> str | None:
+    """Of the socket at the end ``local`` of that connection. Both ends are compared: one port may
+    have been that of several connections, and those that are over stay in the table for a minute,
+    without an inode."""
+    wanted = [_packed(local), _packed(remote)]
+    for line in table.splitlines()[1:]:
         fields = line.split()
-        if fields[1] == wanted:
+        if fields[1:3] == wanted and fields[9] != NO_INODE:
             return fields[9]
     return None
+
+
+def _packed(address: Address) -> str:
+    host, port = address
+    return f"{bytes(map(int, host.split('.')))[::-1].hex().upper()}:{port:04X}"
 
 
 def _owns(pid: int, inode: str) -> bool:
