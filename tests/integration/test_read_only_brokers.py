@@ -157,6 +157,7 @@ def test_every_kind_of_consumer_is_served_and_the_owner_keeps_the_place(served: 
         pulsar.ConsumerType.Shared,
         pulsar.ConsumerType.Exclusive,
         pulsar.ConsumerType.Failover,
+        pulsar.ConsumerType.KeyShared,
     ):
         topic = f"read-{kind.name.lower()}"
         served.publish(topic, 0, 20)

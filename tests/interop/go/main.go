@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,6 +61,8 @@ func main() {
 		{"primitive schemas", p.primitives},
 		{"dead letter", p.deadLetter},
 		{"delayed", p.delayed},
+		{"key shared", p.keyShared},
+		{"key shared sticky", p.keySharedSticky},
 		{"transactions are refused", p.transactions},
 		{"bad names are refused", p.badNames},
 	} {
@@ -362,6 +365,104 @@ func (p *peer) delayed() {
 		check(!time.Now().Before(due.Add(3*time.Second)), "it comes too early")
 		consumer.Close()
 	}
+}
+
+func (p *peer) keyed(topic string, policy *pulsar.KeySharedPolicy) (pulsar.Consumer, error) {
+	return p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "s", Type: pulsar.KeyShared, KeySharedPolicy: policy,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, ReceiverQueueSize: 10,
+	})
+}
+
+func publishKeys(producer pulsar.Producer, first, stop, keys int) {
+	for number := first; number < stop; number++ {
+		message := &pulsar.ProducerMessage{
+			Payload: fmt.Appendf(nil, "%d", number), Key: fmt.Sprintf("k%d", number%keys),
+		}
+		producer.SendAsync(context.Background(), message,
+			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { must(err) })
+	}
+	must(producer.Flush())
+}
+
+// Takes and acknowledges what comes until there are so many, each key in order.
+func drain(numbers map[string][]int, stop int, consumers ...pulsar.Consumer) {
+	end := time.Now().Add(2 * wait)
+	count := 0
+	for _, found := range numbers {
+		count += len(found)
+	}
+	for count < stop {
+		check(time.Now().Before(end), "all come: %v", numbers)
+		for _, consumer := range consumers {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			message, err := consumer.Receive(ctx)
+			cancel()
+			if err != nil {
+				continue
+			}
+			number, err := strconv.Atoi(string(message.Payload()))
+			must(err)
+			found := numbers[message.Key()]
+			check(len(found) == 0 || found[len(found)-1] < number, "%d of %s comes after %v",
+				number, message.Key(), found)
+			numbers[message.Key()] = append(found, number)
+			must(consumer.Ack(message))
+			count++
+		}
+	}
+}
+
+func (p *peer) keyShared() {
+	for _, batched := range []bool{false, true} {
+		topic, numbers := p.topic(), map[string][]int{}
+		options := pulsar.ProducerOptions{Topic: topic, DisableBatching: !batched}
+		if batched {
+			options.BatcherBuilderType = pulsar.KeyBasedBatchBuilder
+		}
+		producer := p.producer(options)
+		one, err := p.keyed(topic, nil)
+		must(err)
+		publishKeys(producer, 0, 100, 20)
+		two, err := p.keyed(topic, nil)
+		must(err)
+		drain(numbers, 50, one, two)
+		publishKeys(producer, 100, 200, 20)
+		drain(numbers, 200, one, two)
+		check(len(numbers) == 20, "of every key")
+		two.Close()
+		publishKeys(producer, 200, 220, 20)
+		drain(numbers, 220, one)
+		producer.Close()
+		one.Close()
+	}
+}
+
+func (p *peer) keySharedSticky() {
+	topic := p.topic()
+	sticky := func(start, end int) *pulsar.KeySharedPolicy {
+		policy, err := pulsar.NewKeySharedPolicySticky([]int{start, end})
+		must(err)
+		return policy
+	}
+	low, err := p.keyed(topic, sticky(0, 32767))
+	must(err)
+	refused("Range conflict", func() error {
+		_, err := p.keyed(topic, sticky(30000, 40000))
+		return err
+	})
+	refused("key_shared mode", func() error {
+		_, err := p.keyed(topic, nil)
+		return err
+	})
+	high, err := p.keyed(topic, sticky(32768, 65535))
+	must(err)
+	producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	publishKeys(producer, 0, 200, 200)
+	numbers := map[string][]int{}
+	drain(numbers, 20, low)
+	drain(numbers, 40, high)
+	drain(numbers, 200, low, high)
 }
 
 func (p *peer) transactions() {
