@@ -614,6 +614,26 @@ class KafkaConfig:
             "least": 0,
         },
     )
+    consumer_session_timeout_ms: int = field(
+        default=45_000,
+        metadata={
+            "meaning": "silence after which a member of a group whose coordinator assigns is out",
+            "least": 1_000,
+            "most": 1_800_000,
+        },
+    )
+    consumer_heartbeat_interval_ms: int = field(
+        default=5_000,
+        metadata={
+            "meaning": "how often such a member is told to send a heartbeat",
+            "least": 100,
+            "most": 600_000,
+        },
+    )
+    consumer_members_max: int = field(
+        default=10_000,
+        metadata={"meaning": "members of one such group", "least": 1},
+    )
     rebalance_delay_ms: int = field(
         default=100,
         metadata={

@@ -155,6 +155,12 @@ DECIDING: tuple[str, ...] = (
     "magnetar.wire.pulsar.plausible",
     "magnetar.wire.crossing.kafka_to_pulsar",
     "magnetar.wire.crossing.pulsar_to_kafka",
+    "magnetar.protocols.kafka.consumers.assignors",
+    "magnetar.protocols.kafka.consumers.consumer_group",
+    "magnetar.protocols.kafka.consumers.consumer_records",
+    "magnetar.protocols.kafka.consumers.id_partitions",
+    "magnetar.protocols.kafka.consumers.reconciliation",
+    "magnetar.protocols.kafka.consumers.topic_patterns",
     "magnetar.protocols.kafka.coordination.coordinator_state",
     "magnetar.protocols.kafka.coordination.group",
     "magnetar.protocols.kafka.coordination.group_offsets",
@@ -276,6 +282,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "magnetar.protocols.kafka": (
         (
+            "consumers",
             "entry_format",
             "lines",
             "names",
@@ -295,9 +302,9 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("group_offsets", "group_states", "transaction_states"),
         ("group", "transaction"),
         ("coordinator_state",),
-        ("offset_commits", "offset_log"),
+        ("live_groups", "offset_commits", "offset_log"),
         ("coordinator",),
-        ("transactions",),
+        ("consumer_groups", "transactions"),
     ),
     "magnetar.cluster": (
         ("topic_name",),

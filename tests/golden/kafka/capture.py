@@ -109,6 +109,7 @@ def with_librdkafka(bootstrap: str) -> None:
     consumer.commit(asynchronous=False)
     consumer.close()
     admin = AdminClient({"bootstrap.servers": bootstrap})
+    with_assigned_group(bootstrap, admin)
     admin.create_topics([NewTopic("other", 1)])["other"].result(WAIT_S)
     admin.create_partitions([NewPartitions("other", 2)])["other"].result(WAIT_S)
     admin.list_consumer_groups().result(WAIT_S)
@@ -117,6 +118,23 @@ def with_librdkafka(bootstrap: str) -> None:
     admin.describe_cluster().result(WAIT_S)
     admin.list_topics(timeout=WAIT_S)
     admin.delete_topics(["other"])["other"].result(WAIT_S)
+
+
+def with_assigned_group(bootstrap: str, admin: AdminClient) -> None:
+    """A group whose coordinator assigns."""
+    consumer = confluent.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "assigned",
+            "group.protocol": "consumer",
+            "group.instance.id": "one",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(["^rd$"])
+    assert consumer.consume(1, WAIT_S)
+    admin.describe_consumer_groups(["assigned"])["assigned"].result(WAIT_S)
+    consumer.close()
 
 
 def with_kafka_python(bootstrap: str) -> None:

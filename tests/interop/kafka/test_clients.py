@@ -44,10 +44,13 @@ class JavaTools:
         self._java = [find_java(), "-Xmx512m", "-cp", str(jars / "*")]
         self._bootstrap = server.bootstrap
 
+    def command(self, tool: str, *options: str, to: str = "--bootstrap-server") -> list[str]:
+        return [*self._java, tool, *([to, self._bootstrap] if to else []), *options]
+
     def run(self, tool: str, *options: str, to: str = "--bootstrap-server") -> str:
         """What it prints; it ends with 0."""
         found = subprocess.run(
-            [*self._java, tool, *([to, self._bootstrap] if to else []), *options],
+            self.command(tool, *options, to=to),
             capture_output=True,
             text=True,
             timeout=300,
@@ -59,6 +62,10 @@ class JavaTools:
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory, server: KafkaStandalone) -> JavaTools:
+    return java_tools(tmp_path_factory, server)
+
+
+def java_tools(tmp_path_factory: pytest.TempPathFactory, server: KafkaStandalone) -> JavaTools:
     if shutil.which("mvn") is None:
         pytest.skip("mvn is not installed")
     jars = kept(tmp_path_factory, "kafka-tools")

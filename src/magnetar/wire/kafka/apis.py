@@ -20,6 +20,7 @@ from magnetar.model.errors import ProtocolError
 from magnetar.wire.kafka import (
     admin_messages,
     cluster_messages,
+    consumer_group_messages,
     fetch_messages,
     group_messages,
     offset_messages,
@@ -71,6 +72,8 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -137,6 +140,9 @@ _LISTED: Final = (
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
     _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
+    # Clients take the new protocol of groups when the first of these is listed.
+    _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
+    _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),
     _api(_K.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partition_messages, "DescribeTopicPartitions"),
 )  # fmt: skip
 

@@ -89,7 +89,10 @@ class KafkaPeer:
         self.world = world
         self.transport = FakeTransport()
         self.session = KafkaSession(
-            world.services, RequestTable(world.server.coordinator, world.server.transactions)
+            world.services,
+            RequestTable(
+                world.server.coordinator, world.server.transactions, world.server.assigned_groups
+            ),
         )
         self.session.connection_made(self.transport)
         self._sent: list[tuple[int, int]] = []

@@ -61,7 +61,9 @@ class SecuredPeer(KafkaPeer):
     def __init__(self, world: SecuredWorld) -> None:
         self.world = world
         self.transport = FakeTransport()
-        table = AuthorizedRequestTable(world.server.coordinator, world.server.transactions)
+        table = AuthorizedRequestTable(
+            world.server.coordinator, world.server.transactions, world.server.assigned_groups
+        )
         self.session = KafkaSession(world.services, table)
         self.session.connection_made(self.transport)
         self._sent = []

@@ -9,7 +9,7 @@ import pytest
 from magnetar.protocols.kafka.coordination.group import (
     SESSION_MS_MOST,
     Answers,
-    ConsumerGroup,
+    ClassicGroup,
     Joining,
 )
 from magnetar.protocols.kafka.coordination.group_states import NEXT, GroupState
@@ -50,11 +50,11 @@ def errors(answers: Answers) -> list[ErrorCode]:
     ids=lambda each: each.name if isinstance(each, ErrorCode) else "",
 )
 def test_a_join_is_refused(asked: Joining, error: ErrorCode) -> None:
-    assert errors(ConsumerGroup("g").join(asked, 1, 0)) == [error]
+    assert errors(ClassicGroup("g").join(asked, 1, 0)) == [error]
 
 
 def test_a_member_must_share_a_protocol_with_all_others() -> None:
-    group = ConsumerGroup("g")
+    group = ClassicGroup("g")
     group.join(said(new_id="a", knows_ids=False), 1, 0)
     other = said(new_id="b", knows_ids=False, protocols=(("sticky", b""),))
     assert errors(group.join(other, 2, 0)) == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
@@ -63,7 +63,7 @@ def test_a_member_must_share_a_protocol_with_all_others() -> None:
 
 
 def test_the_protocol_that_most_like_best_is_chosen() -> None:
-    group = ConsumerGroup("g", rebalance_delay_ms=10)
+    group = ClassicGroup("g", rebalance_delay_ms=10)
     for name, order in (("a", ("x", "y")), ("b", ("y", "x")), ("c", ("z", "y", "x"))):
         protocols = tuple((each, each.encode()) for each in order)
         group.join(said(new_id=name, knows_ids=False, protocols=protocols), name, 0)
@@ -73,7 +73,7 @@ def test_the_protocol_that_most_like_best_is_chosen() -> None:
 
 
 def test_who_does_not_join_again_in_time_is_out() -> None:
-    group = ConsumerGroup("g")
+    group = ClassicGroup("g")
     group.join(said(new_id="a", knows_ids=False), "a", 0)
     group.join(said(new_id="b", knows_ids=False, protocols=(("range", b"2"),)), "b", 1)
     assert group.state is GroupState.PREPARING
@@ -85,7 +85,7 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
 
 
 def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
-    group = ConsumerGroup("g")
+    group = ClassicGroup("g")
     group.join(said(new_id="a", knows_ids=False, session_ms=60_000), "a", 0)
     assert group.state is GroupState.COMPLETING
     group.tick(5_000)
@@ -94,7 +94,7 @@ def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
 
 
 def test_a_commit_without_a_group_protocol_is_for_groups_without_members() -> None:
-    group = ConsumerGroup("g")
+    group = ClassicGroup("g")
     assert group.check_commit("", None, -1, 0) is ErrorCode.NONE
     group.join(said(new_id="a", knows_ids=False), "a", 0)
     assert group.check_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -111,7 +111,7 @@ def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
     """Random calls; then all members fall silent. Every ticket gets exactly one answer, a
     generation has one leader, and nothing is left."""
     source = random.Random(seed)
-    group = ConsumerGroup("g", rebalance_delay_ms=source.choice((0, 100)))
+    group = ClassicGroup("g", rebalance_delay_ms=source.choice((0, 100)))
     asked: set[str] = set()
     answered: list[str] = []
     leaders: dict[int, set[str]] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.protocols.kafka.coordination.group import Answers, ConsumerGroup, Joining
+from magnetar.protocols.kafka.coordination.group import Answers, ClassicGroup, Joining
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import JoinGroupResponse
 from tests import transcript
@@ -20,7 +20,7 @@ class Play:
     """A group whose members are named as their ids are: ``a``, ``b`` ..."""
 
     def __init__(self) -> None:
-        self.group = ConsumerGroup("g", rebalance_delay_ms=100)
+        self.group = ClassicGroup("g", rebalance_delay_ms=100)
         self.instances: dict[str, str | None] = {}
 
     def _told(self, answers: Answers) -> str:

@@ -7,8 +7,9 @@ Rules:
 
 * A group is served while the topic of its offsets is open here. When that closes, groups are
   forgotten; whoever waits is told ``NOT_COORDINATOR``, and members join again at the next one.
-* Members are in memory only: a new coordinator knows offsets, and no members.
-* One timer, set for the first group that has something to do.
+* Members of the classic protocol are in memory only: a new coordinator knows offsets, and none of
+  them. Groups whose coordinator assigns (``consumer_groups``) are in the log, members and all.
+* One timer, set for the first classic group that has something to do.
 
 Why: docs/adr/0107-offsets-of-groups.md.
 """
@@ -32,9 +33,12 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
+from magnetar.protocols.kafka.consumers.consumer_group import ConsumerGroup
+from magnetar.protocols.kafka.consumers.consumer_records import ConsumerGroupKey
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
-from magnetar.protocols.kafka.coordination.group import Answers, ConsumerGroup
+from magnetar.protocols.kafka.coordination.group import Answers, ClassicGroup
 from magnetar.protocols.kafka.coordination.group_states import GroupState
+from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup
 from magnetar.protocols.kafka.coordination.offset_log import OffsetLog
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.errors import ErrorCode
@@ -57,11 +61,19 @@ class Shard:
 
     def __init__(self, offset_log: OffsetLog) -> None:
         self.log = offset_log
-        self.groups: dict[str, ConsumerGroup] = {}
+        self.groups: dict[str, ClassicGroup] = {}
+        self.consumers: dict[str, LiveConsumerGroup] = {}
         self._held = ExitStack()
         self._held.enter_context(offset_log.topic.held())
 
+    def consumer(self, group_id: str) -> LiveConsumerGroup | None:
+        """The group, if its coordinator assigns, and it has ever had a member."""
+        found = self.consumers.get(group_id)
+        return found if found is not None and found.group.epoch else None
+
     def end(self) -> None:
+        for live in self.consumers.values():
+            live.end()
         self._held.close()
 
 
@@ -74,15 +86,15 @@ class Coordinator:
         self._opening: dict[TopicName, asyncio.Lock] = {}
         self._waiting: dict[object, tuple[Shard, asyncio.Future[Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._due: list[tuple[int, int, Shard, ConsumerGroup]] = []  # a heap, by time
-        self._planned: dict[ConsumerGroup, int] = {}  # when each is looked at
+        self._due: list[tuple[int, int, Shard, ClassicGroup]] = []  # a heap, by time
+        self._planned: dict[ClassicGroup, int] = {}  # when each is looked at
         self._numbers = itertools.count()
         self._prepared = False
-        self._opened: Callable[[Shard], None] | None = None
+        self._watchers: list[Callable[[Shard], None]] = []
 
     def watch_opened(self, opened: Callable[[Shard], None]) -> None:
         """Call ``opened`` with each log that is opened here from now on."""
-        self._opened = opened
+        self._watchers.append(opened)
 
     # -- where groups are ---------------------------------------------------------------------
 
@@ -159,12 +171,32 @@ class Coordinator:
             except BaseException:
                 shard.end()
                 raise
-            for group_id in opened.offsets.groups:
-                self._group(shard, group_id)
+            self._restore(shard)
             self._shards[name] = shard
-            if self._opened is not None:
-                self._opened(shard)
+            for opened_here in self._watchers:
+                opened_here(shard)
             return shard
+
+    def _restore(self, shard: Shard) -> None:
+        """Groups as the log has them."""
+        config, consumers = self._services.config, shard.log.state.consumers
+        for group_id, record in consumers.groups.items():
+            group = ConsumerGroup.restored(
+                group_id,
+                record,
+                consumers.members(group_id),
+                config.consumer_session_timeout_ms,
+                config.consumer_members_max,
+                self._services.now_ms(),
+            )
+            shard.consumers[group_id] = LiveConsumerGroup(group)
+        for group_id in shard.log.offsets.groups:
+            if group_id not in shard.consumers:
+                self._group(shard, group_id)
+
+    def has(self, shard: Shard) -> bool:
+        """The log is still open here."""
+        return self._shards.get(shard.log.topic.name) is shard and shard.log.usable
 
     def _lose(self, name: TopicName, shard: Shard) -> None:
         """The topic has closed here: groups are another broker's, or begin anew."""
@@ -182,20 +214,20 @@ class Coordinator:
             if not shard.log.usable:
                 self._lose(name, shard)
 
-    async def group(self, group_id: str) -> tuple[Shard, ConsumerGroup]:
+    async def group(self, group_id: str) -> tuple[Shard, ClassicGroup]:
         """The group, which is there by being asked for."""
         shard = await self.shard(group_id)
         return shard, self._group(shard, group_id)
 
-    def _group(self, shard: Shard, group_id: str) -> ConsumerGroup:
+    def _group(self, shard: Shard, group_id: str) -> ClassicGroup:
         found = shard.groups.get(group_id)
         if found is None:
-            found = ConsumerGroup(group_id, self._services.config.rebalance_delay_ms)
+            found = ClassicGroup(group_id, self._services.config.rebalance_delay_ms)
             found.empty_since_ms = self._services.now_ms()
             shard.groups[group_id] = found
         return found
 
-    def all_groups(self) -> list[ConsumerGroup]:
+    def all_groups(self) -> list[ClassicGroup]:
         """Of the logs that are open here: those with members, or with offsets."""
         return [
             group
@@ -203,6 +235,16 @@ class Coordinator:
             if shard.log.usable
             for group in shard.groups.values()
             if group.members or shard.log.offsets.of(group.group_id)
+            if shard.consumer(group.group_id) is None
+        ]
+
+    def all_consumers(self) -> list[ConsumerGroup]:
+        """As ``all_groups``, of those whose coordinator assigns."""
+        return [
+            live.group
+            for shard in self.open_shards()
+            for live in shard.consumers.values()
+            if live.group.epoch
         ]
 
     # -- answers ------------------------------------------------------------------------------
@@ -214,7 +256,7 @@ class Coordinator:
         self._waiting[ticket] = shard, future
         return ticket, future
 
-    def tell(self, shard: Shard, group: ConsumerGroup, answers: Answers) -> None:
+    def tell(self, shard: Shard, group: ClassicGroup, answers: Answers) -> None:
         """After every call of a group: answers leave, and the timer is set."""
         for ticket, response in answers:
             _, future = self._waiting.pop(ticket)
@@ -224,7 +266,7 @@ class Coordinator:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _schedule(self, shard: Shard, group: ConsumerGroup) -> None:
+    def _schedule(self, shard: Shard, group: ClassicGroup) -> None:
         """Have the group looked at when it has something to do. One that is looked at too early (a
         member was heard of meanwhile) is put back, so heartbeats need not come here."""
         when = group.next_ms()
@@ -268,17 +310,41 @@ class Coordinator:
                     log.warning("offsets not expired", error=str(error))
 
     async def _expire(self, shard: Shard) -> None:
-        retention_ms = self._services.config.offsets_retention_ms
-        now_ms = self._services.now_ms()
         for group_id, group in list(shard.groups.items()):
-            if group.state is not GroupState.EMPTY:
+            if group.state is not GroupState.EMPTY or group_id in shard.consumers:
                 continue
-            last_ms = max(group.empty_since_ms, shard.log.offsets.last_commit_ms(group_id))
-            if not shard.log.offsets.of(group_id):
-                if now_ms - last_ms > EXPIRY_CHECK_S * 1000:
-                    del shard.groups[group_id]  # it was asked for, and never used
-            elif retention_ms and now_ms - last_ms > retention_ms:
+            over = self._is_over(shard, group_id, group.empty_since_ms)
+            if over and shard.log.offsets.of(group_id):
                 await self.change(shard, shard.log.offsets.forgotten(group_id))
+            elif over:
+                del shard.groups[group_id]  # it was asked for, and never used
+        for group_id, live in list(shard.consumers.items()):
+            empty = not live.group.members and not live.looking_up.locked()
+            if empty and self._is_over(shard, group_id, live.group.empty_since_ms):
+                await self.forget(shard, live, shard.log.offsets.forgotten(group_id))
+
+    def _is_over(self, shard: Shard, group_id: str, empty_since_ms: int) -> bool:
+        """Nobody needs a group without members any more."""
+        kept_ms = self._services.config.offsets_retention_ms
+        last_ms = max(empty_since_ms, shard.log.offsets.last_commit_ms(group_id))
+        silent_ms = self._services.now_ms() - last_ms
+        if not shard.log.offsets.of(group_id):
+            return silent_ms > EXPIRY_CHECK_S * 1000
+        return bool(kept_ms) and silent_ms > kept_ms
+
+    async def forget(
+        self, shard: Shard, live: LiveConsumerGroup, offsets: Sequence[Change] = ()
+    ) -> None:
+        """A group without members is none any more; ``offsets`` go with it. Raises as
+        ``change``."""
+        group = live.group
+        async with live.writing:
+            if shard.consumers.get(group.group_id) is not live or group.members:
+                return
+            del shard.consumers[group.group_id]
+            live.end()
+            gone: list[Change] = [(ConsumerGroupKey(group.group_id), None)] if group.epoch else []
+            await self.change(shard, [*group.take_changes(), *gone, *offsets])
 
     # -- offsets ------------------------------------------------------------------------------
 

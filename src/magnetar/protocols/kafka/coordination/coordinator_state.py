@@ -1,5 +1,5 @@
 """What a coordinator keeps in its log, and the records that keep it there: offsets of groups,
-offsets of open transactions, transactional ids.
+offsets of open transactions, transactional ids, and groups whose members send heartbeats alone.
 
 =====================================================  =========================================
 a record's key (JSON)                                  its value
@@ -7,6 +7,8 @@ a record's key (JSON)                                  its value
 ``[group, topic, partition]``                          what is committed there
 ``["pending", producer id, group, topic, partition]``  what its transaction is to commit there
 ``["transaction", transactional id]``                  how its transaction goes (``transaction``)
+``["consumer-group", group]``                          epochs (``consumers.consumer_records``)
+``["consumer-group", group, "member", member id]``     the member, and what it holds
 =====================================================  =========================================
 
 Without a value what the key says is forgotten. Records are set, not added to: of two with one key
@@ -23,6 +25,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from magnetar.model.errors import ProtocolError
+from magnetar.protocols.kafka.consumers.consumer_records import (
+    ConsumerChange,
+    ConsumerGroupKey,
+    ConsumerGroupRecord,
+    ConsumerMemberKey,
+    ConsumerMemberRecord,
+    ConsumerRecords,
+    member_from_json,
+    member_to_json,
+)
 from magnetar.protocols.kafka.coordination import transaction
 from magnetar.protocols.kafka.coordination.group_offsets import (
     Committed,
@@ -38,6 +50,7 @@ from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 
 RECORDS_PER_BATCH: Final = 500
 PENDING, TRANSACTION = "pending", "transaction"
+CONSUMER_GROUP, MEMBER = "consumer-group", "member"
 
 
 class TransactionKey(NamedTuple):
@@ -45,7 +58,9 @@ class TransactionKey(NamedTuple):
 
 
 TransactionChange = tuple[TransactionKey, TransactionRecord | None]
-Change: TypeAlias = OffsetChange | PendingChange | TransactionChange
+Change: TypeAlias = OffsetChange | PendingChange | TransactionChange | ConsumerChange
+Key: TypeAlias = OffsetKey | PendingKey | TransactionKey | ConsumerGroupKey | ConsumerMemberKey
+Value: TypeAlias = Committed | TransactionRecord | ConsumerGroupRecord | ConsumerMemberRecord
 
 
 class CoordinatorState:
@@ -55,27 +70,40 @@ class CoordinatorState:
         self.offsets = GroupOffsets()
         self.pending = PendingOffsets()
         self.transactions: dict[str, TransactionRecord] = {}
+        self.consumers = ConsumerRecords()
 
     def __len__(self) -> int:
-        return len(self.offsets) + len(self.pending) + len(self.transactions)
+        said = len(self.offsets) + len(self.pending) + len(self.transactions)
+        return said + len(self.consumers)
 
     def apply(self, changes: Sequence[Change]) -> None:
         for key, value in changes:
-            if isinstance(key, TransactionKey):
-                if isinstance(value, TransactionRecord):
-                    self.transactions[key.transactional_id] = value
-                else:
-                    self.transactions.pop(key.transactional_id, None)
-            else:
-                assert not isinstance(value, TransactionRecord)
-                if isinstance(key, PendingKey):
-                    self.pending.apply([(key, value)])
-                else:
-                    self.offsets.apply([(key, value)])
+            match key:
+                case TransactionKey():
+                    self._apply_transaction(key, value)
+                case ConsumerGroupKey():
+                    assert value is None or isinstance(value, ConsumerGroupRecord)
+                    self.consumers.set_group(key, value)
+                case ConsumerMemberKey():
+                    assert value is None or isinstance(value, ConsumerMemberRecord)
+                    self.consumers.set_member(key, value)
+                case _:
+                    assert value is None or isinstance(value, Committed)
+                    if isinstance(key, PendingKey):
+                        self.pending.apply([(key, value)])
+                    else:
+                        self.offsets.apply([(key, value)])
+
+    def _apply_transaction(self, key: TransactionKey, value: Value | None) -> None:
+        if isinstance(value, TransactionRecord):
+            self.transactions[key.transactional_id] = value
+        else:
+            self.transactions.pop(key.transactional_id, None)
 
     def all(self) -> list[Change]:
         found: list[Change] = [*self.offsets.all(), *self.pending.all()]
         found += [(TransactionKey(name), record) for name, record in self.transactions.items()]
+        found += self.consumers.all()
         return found
 
 
@@ -90,14 +118,26 @@ def encode_changes(changes: Sequence[Change], now_ms: int) -> Iterator[bytes]:
         yield batch_of(records, now_ms)
 
 
-def _key(key: OffsetKey | PendingKey | TransactionKey) -> list[Any]:
-    if isinstance(key, TransactionKey):
-        return [TRANSACTION, *key]
-    return [PENDING, *key] if isinstance(key, PendingKey) else list(key)
+def _key(key: Key) -> list[Any]:
+    match key:
+        case TransactionKey():
+            return [TRANSACTION, *key]
+        case PendingKey():
+            return [PENDING, *key]
+        case ConsumerGroupKey():
+            return [CONSUMER_GROUP, *key]
+        case ConsumerMemberKey():
+            return [CONSUMER_GROUP, key.group, MEMBER, key.member_id]
+    return list(key)
 
 
-def _value(value: Committed | TransactionRecord) -> list[Any]:
-    return transaction.to_json(value) if isinstance(value, TransactionRecord) else list(value)
+def _value(value: Value) -> list[Any]:
+    match value:
+        case TransactionRecord():
+            return transaction.to_json(value)
+        case ConsumerMemberRecord():
+            return member_to_json(value)
+    return list(value)
 
 
 def _json(value: list[Any]) -> bytes:
@@ -116,10 +156,16 @@ def _change(record: KafkaRecord) -> Change:
     """Raises ``ValueError``, ``TypeError``."""
     fields = json.loads(record.key or b"")
     value = None if record.value is None else json.loads(record.value)
-    if len(fields) == 2 and fields[0] == TRANSACTION:
-        return TransactionKey(str(fields[1])), None if value is None else transaction.from_json(
-            value
-        )
+    match fields:
+        case [kind, name] if kind == TRANSACTION:
+            read = None if value is None else transaction.from_json(value)
+            return TransactionKey(str(name)), read
+        case [kind, name] if kind == CONSUMER_GROUP:
+            group_record = None if value is None else ConsumerGroupRecord(*map(int, value))
+            return ConsumerGroupKey(str(name)), group_record
+        case [kind, name, part, member_id] if kind == CONSUMER_GROUP and part == MEMBER:
+            member = None if value is None else member_from_json(value)
+            return ConsumerMemberKey(str(name), str(member_id)), member
     committed = None if value is None else Committed(*value)
     if len(fields) == 5 and fields[0] == PENDING:
         _, producer_id, group, topic, partition = fields

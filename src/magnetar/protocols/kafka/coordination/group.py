@@ -89,7 +89,7 @@ class GroupMember:
         return next((data for name, data in self.said.protocols if name == protocol), b"")
 
 
-class ConsumerGroup:
+class ClassicGroup:
     """See the module's text."""
 
     def __init__(self, group_id: str, rebalance_delay_ms: int = 0) -> None:

@@ -13,6 +13,7 @@ from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.handlers.authorizing import (
     NO_CLUSTER,
     NO_TOPIC,
+    WHY_TOPIC,
     Rule,
     apart,
     by_topic,
@@ -25,6 +26,12 @@ from magnetar.wire.kafka.cluster_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
+)
+from magnetar.wire.kafka.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
 )
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import (
@@ -88,6 +95,21 @@ join: Final = by_group(lambda: JoinGroupResponse(error_code=NO_GROUP))
 sync: Final = by_group(lambda: SyncGroupResponse(error_code=NO_GROUP))
 heartbeat: Final = by_group(lambda: HeartbeatResponse(error_code=NO_GROUP))
 leave: Final = by_group(lambda: LeaveGroupResponse(error_code=NO_GROUP))
+
+
+async def consumer_heartbeat(
+    session: KafkaSession,
+    head: RequestHead,
+    request: ConsumerGroupHeartbeatRequest,
+    handler: Handler,
+) -> Any:
+    """What a regular expression stands for is held against it where it is looked up."""
+    if not await session.grants.group(request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=NO_GROUP)
+    for name in request.names or ():
+        if not await session.grants.topic(Action.CONSUME, name):
+            return ConsumerGroupHeartbeatResponse(error_code=NO_TOPIC, error_message=WHY_TOPIC)
+    return await handler(session, head, request)
 
 
 async def find_coordinator(
@@ -196,6 +218,28 @@ async def describe(
     request.groups, refused = await apart(request.groups, session.grants.group)
     answer = await handler(session, head, request)
     answer.groups += [DescribedGroup(NO_GROUP, each) for each in refused]
+    return answer
+
+
+async def describe_consumers(
+    session: KafkaSession,
+    head: RequestHead,
+    request: ConsumerGroupDescribeRequest,
+    handler: Handler,
+) -> Any:
+    """A group with a topic that the client may not consume is not described."""
+    request.groups, refused = await apart(request.groups, session.grants.group)
+    answer = await handler(session, head, request)
+    for number, group in enumerate(answer.groups):
+        topics = [
+            topic
+            for member in group.members
+            for part in (member.assignment, member.target)
+            for topic in part.topics
+        ]
+        if (await sorted_out(session, Action.CONSUME, topics))[1]:
+            answer.groups[number] = DescribedConsumerGroup(NO_TOPIC, WHY_TOPIC, group.group_id)
+    answer.groups += [DescribedConsumerGroup(NO_GROUP, None, each) for each in refused]
     return answer
 
 

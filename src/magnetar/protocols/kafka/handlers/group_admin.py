@@ -26,7 +26,9 @@ from magnetar.wire.kafka.offset_messages import (
 from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
 
 CLASSIC = "classic"
+CONSUMER = "consumer"
 DEAD = "Dead"
+SUBSCRIBED = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
 class GroupAdminHandlers:
@@ -43,14 +45,20 @@ class GroupAdminHandlers:
         wanted = {state.lower() for state in request.states}
         kinds = {kind.lower() for kind in request.types}
         answer = ListGroupsResponse()
-        if kinds and CLASSIC not in kinds:
-            return answer
-        for group in self.coordinator.all_groups():
-            if not wanted or group.state.value.lower() in wanted:
-                listed = ListedGroup(
-                    group.group_id, group.protocol_type, group.state.value, CLASSIC
-                )
-                answer.groups.append(listed)
+        found = [
+            ListedGroup(group.group_id, group.protocol_type, group.state.value, CLASSIC)
+            for group in self.coordinator.all_groups()
+        ]
+        found += [
+            ListedGroup(group.group_id, CONSUMER, group.phase, CONSUMER)
+            for group in self.coordinator.all_consumers()
+        ]
+        answer.groups = [
+            each
+            for each in found
+            if (not kinds or each.group_type in kinds)
+            and (not wanted or each.state.lower() in wanted)
+        ]
         return answer
 
     async def describe(
@@ -64,8 +72,9 @@ class GroupAdminHandlers:
                 said = DescribedGroup(coordinator_error(error), group_id)
             else:
                 said = group.describe()
-                if not group.members and not shard.log.offsets.of(group_id):
-                    said.state = DEAD  # there is no such group
+                unused = not group.members and not shard.log.offsets.of(group_id)
+                if unused or shard.consumer(group_id) is not None:
+                    said.state = DEAD  # there is no such group of the classic protocol
             answer.groups.append(said)
         return answer
 
@@ -78,9 +87,13 @@ class GroupAdminHandlers:
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
             shard, group = await self.coordinator.group(group_id)
-            if group.members:
+            live = shard.consumer(group_id)
+            if group.members or (live is not None and live.group.members):
                 return ErrorCode.NON_EMPTY_GROUP
             forgotten = shard.log.offsets.forgotten(group_id)
+            if live is not None:
+                await self.coordinator.forget(shard, live, forgotten)
+                return ErrorCode.NONE
             if not forgotten:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             await self.coordinator.change(shard, forgotten)
@@ -95,22 +108,34 @@ class GroupAdminHandlers:
         try:
             shard, group = await self.coordinator.group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
-            if not known:
+            live = shard.consumer(request.group_id)
+            if not known and live is None:
                 return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
             if group.members:
                 # Which of them reads what is in the clients' own bytes.
                 return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
+            used = {
+                topic.name
+                for topic in request.topics
+                if live is not None and live.group.subscribes_to(topic.name)
+            }
             keys = [
                 OffsetKey(request.group_id, topic.name, part.index)
                 for topic in request.topics
                 for part in topic.partitions
-                if (topic.name, part.index) in known
+                if (topic.name, part.index) in known and topic.name not in used
             ]
             await self.coordinator.change(shard, [(key, None) for key in keys])
         except MagnetarError as error:
             return OffsetDeleteResponse(error_code=coordinator_error(error))
         answer.topics = [
-            TopicResults(topic.name, [PartitionResult(part.index) for part in topic.partitions])
+            TopicResults(
+                topic.name,
+                [
+                    PartitionResult(part.index, SUBSCRIBED if topic.name in used else 0)
+                    for part in topic.partitions
+                ],
+            )
             for topic in request.topics
         ]
         return answer

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.model.errors import MagnetarError
+from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Joining, protocols_of
@@ -60,8 +61,9 @@ NO_OFFSET: Final = Committed(-1, -1, "", 0)
 class GroupHandlers:
     """The requests about groups; one for all sessions of a broker."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, consumers: ConsumerGroups) -> None:
         self.coordinator = coordinator
+        self.consumers = consumers
 
     # -- where --------------------------------------------------------------------------------
 
@@ -120,6 +122,9 @@ class GroupHandlers:
             head.version >= SKIPS_SINCE,
         )
         try:
+            refused = await self.consumers.make_way(request.group_id)
+            if refused is not ErrorCode.NONE:
+                return _not_joined(request, refused)
             shard, group = await self.coordinator.group(request.group_id)
             ticket, answer = self.coordinator.ticket(shard)
             self.coordinator.tell(shard, group, group.join(said, ticket, session.services.now_ms()))
@@ -166,22 +171,28 @@ class GroupHandlers:
     ) -> LeaveGroupResponse:
         several = head.version >= 3
         leaving = request.members if several else [LeavingMember(request.member_id)]
-        try:
-            shard, group = await self.coordinator.group(request.group_id)
-        except MagnetarError as error:
-            return LeaveGroupResponse(error_code=coordinator_error(error))
         answer = LeaveGroupResponse()
         for member in leaving:
-            error_code, answers = group.leave(
-                member.member_id, member.instance_id, session.services.now_ms()
-            )
-            self.coordinator.tell(shard, group, answers)
+            try:
+                error_code = await self._leave(request.group_id, member, session.services.now_ms())
+            except MagnetarError as error:
+                return LeaveGroupResponse(error_code=coordinator_error(error))
             if several:
                 left = LeftMember(member.member_id, member.instance_id, error_code)
                 answer.members.append(left)
             else:
                 answer.error_code = error_code
         return answer
+
+    async def _leave(self, group_id: str, member: LeavingMember, now_ms: int) -> ErrorCode:
+        """Raises as ``Coordinator.shard``."""
+        removed = await self.consumers.remove(group_id, member.member_id, member.instance_id)
+        if removed is not None:
+            return removed
+        shard, group = await self.coordinator.group(group_id)
+        error_code, answers = group.leave(member.member_id, member.instance_id, now_ms)
+        self.coordinator.tell(shard, group, answers)
+        return error_code
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -191,19 +202,23 @@ class GroupHandlers:
         now_ms = session.services.now_ms()
         key_of = partial(OffsetKey, request.group_id)
         found = await gathered(session.services, request.topics, key_of)
-        error_code = await self._commit(request, found.changes, now_ms)
+        error_code = await self._commit(request, head.version, found.changes, now_ms)
         return OffsetCommitResponse(topics=found.answered(error_code))
 
     async def _commit(
-        self, request: OffsetCommitRequest, changes: list[Change], now_ms: int
+        self, request: OffsetCommitRequest, version: int, changes: list[Change], now_ms: int
     ) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         try:
             shard, group = await self.coordinator.group(request.group_id)
-            refused = group.check_commit(
-                request.member_id, request.instance_id, request.generation, now_ms
-            )
+            live = shard.consumer(request.group_id)
+            if live is not None:
+                refused = live.group.check_commit(request.member_id, request.generation, version)
+            else:
+                refused = group.check_commit(
+                    request.member_id, request.instance_id, request.generation, now_ms
+                )
             if refused is ErrorCode.NONE:
                 await self.coordinator.change(shard, changes)
         except MagnetarError as error:
@@ -216,7 +231,10 @@ class GroupHandlers:
         if head.version >= 8:
             stable = request.require_stable
             groups = [
-                await self._offsets(each.group_id, each.topics, stable) for each in request.groups
+                await self._offsets(
+                    each.group_id, each.topics, stable, (each.member_id, each.member_epoch)
+                )
+                for each in request.groups
             ]
             return OffsetFetchResponse(groups=groups)
         found = await self._offsets(request.group_id, request.topics, request.require_stable)
@@ -232,15 +250,25 @@ class GroupHandlers:
         return OffsetFetchResponse(topics=found.topics, error_code=found.error_code)
 
     async def _offsets(
-        self, group_id: str, topics: list[TopicPartitions] | None, stable: bool
+        self,
+        group_id: str,
+        topics: list[TopicPartitions] | None,
+        stable: bool,
+        member: tuple[str | None, int] = (None, -1),
     ) -> FoundOffsetsGroup:
-        """``stable``: an offset that an open transaction is to commit is an error."""
+        """``stable``: an offset that an open transaction is to commit is an error; ``member``: its
+        id and epoch, if it says that it is one."""
         said = FoundOffsetsGroup(group_id)
         try:
             shard = await self.coordinator.shard(group_id)
         except MagnetarError as error:
             said.error_code = coordinator_error(error)
             return said
+        live = shard.consumer(group_id)
+        if live is not None:
+            said.error_code = live.group.check_fetch(*member)
+            if said.error_code:
+                return said
         known = shard.log.offsets.of(group_id)
         if topics is None:
             wanted: dict[str, list[int]] = {}

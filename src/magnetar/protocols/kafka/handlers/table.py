@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from magnetar.cluster.security.permissions import Action
+from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers import (
@@ -22,6 +23,7 @@ from magnetar.protocols.kafka.handlers import (
     produce,
 )
 from magnetar.protocols.kafka.handlers.authorizing import Rule
+from magnetar.protocols.kafka.handlers.consumer_groups import ConsumerGroupHandlers
 from magnetar.protocols.kafka.handlers.group_admin import GroupAdminHandlers
 from magnetar.protocols.kafka.handlers.groups import GroupHandlers
 from magnetar.protocols.kafka.handlers.transaction_requests import TransactionHandlers
@@ -65,6 +67,8 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.INCREMENTAL_ALTER_CONFIGS: authorizing.alter_configs,
         ApiKey.ELECT_LEADERS: authorizing.elect_leaders,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: authorizing.list_reassignments,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: authorizing_groups.describe_consumers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: authorizing.describe_topic_partitions,
         ApiKey.OFFSET_DELETE: authorizing_groups.delete_offsets,
         ApiKey.DESCRIBE_CLUSTER: authorizing.anybody,
@@ -75,9 +79,12 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
 class RequestTable:
     """``session.KafkaHandlers``."""
 
-    def __init__(self, coordinator: Coordinator, transactions: Transactions) -> None:
+    def __init__(
+        self, coordinator: Coordinator, transactions: Transactions, assigned: ConsumerGroups
+    ) -> None:
         handlers = TransactionHandlers(transactions)
-        groups, group_admin = GroupHandlers(coordinator), GroupAdminHandlers(coordinator)
+        groups, group_admin = GroupHandlers(coordinator, assigned), GroupAdminHandlers(coordinator)
+        consumers = ConsumerGroupHandlers(coordinator, assigned)
         self.table: Mapping[int, Handler] = MappingProxyType(
             {
                 ApiKey.PRODUCE: produce.produce,
@@ -113,6 +120,8 @@ class RequestTable:
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
                 ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
                 ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
+                ApiKey.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+                ApiKey.CONSUMER_GROUP_DESCRIBE: consumers.describe,
                 ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
                 ApiKey.OFFSET_DELETE: group_admin.delete_offsets,
                 ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
@@ -130,8 +139,10 @@ class RequestTable:
 class AuthorizedRequestTable(RequestTable):
     """With the rules before the handlers: a request without a rule has no place in it."""
 
-    def __init__(self, coordinator: Coordinator, transactions: Transactions) -> None:
-        super().__init__(coordinator, transactions)
+    def __init__(
+        self, coordinator: Coordinator, transactions: Transactions, assigned: ConsumerGroups
+    ) -> None:
+        super().__init__(coordinator, transactions, assigned)
         plain = self.table
         assert plain.keys() == RULES.keys(), "every request has a rule"
         self.table = MappingProxyType(

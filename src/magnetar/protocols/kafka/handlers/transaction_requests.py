@@ -155,8 +155,15 @@ class TransactionHandlers:
         try:
             if member != ("", None, -1):  # who says nothing of a member is in no group protocol
                 coordinator = self.transactions.coordinator
-                _, group = await coordinator.group(request.group_id)
-                refused = group.check_commit(*member, now_ms)
+                shard, group = await coordinator.group(request.group_id)
+                live = shard.consumer(request.group_id)
+                if live is not None:
+                    refused = live.group.check_commit(request.member_id, request.generation)
+                    if refused is ErrorCode.STALE_MEMBER_EPOCH:
+                        # Producers know no epochs of members: to them it is a generation.
+                        refused = ErrorCode.ILLEGAL_GENERATION
+                else:
+                    refused = group.check_commit(*member, now_ms)
                 if refused is not ErrorCode.NONE:
                     return refused
             return await self.transactions.keep_offsets(

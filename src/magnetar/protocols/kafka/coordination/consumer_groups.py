@@ -1,0 +1,304 @@
+"""Groups whose coordinator assigns (KIP-848), on the coordinator's logs: topics are looked up, the
+machine decides (``consumers.consumer_group``), and what has changed is stored before it is told.
+
+Rules:
+
+* An answer leaves when all that the group has become until then is in the log: a coordinator that
+  goes on elsewhere, from the log, gives nobody what this one has given somebody else. Changes of
+  heartbeats that come together are written together.
+* A group is of one kind. A member of the other kind is refused while the group has members; an
+  empty group becomes what comes first. Offsets are the same in both.
+* A member of a group that is not known here is told that it is unknown, and joins again.
+* Topics are looked up when somebody subscribes to what is not known, and every ``LOOK_UP_MS`` at a
+  heartbeat, so that partitions and topics that are made are found.
+
+Why: docs/adr/0162-groups-by-heartbeats.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeAlias
+
+import structlog
+
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
+from magnetar.model.errors import (
+    InvalidTopicNameError,
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from magnetar.protocols.kafka.consumers.consumer_group import (
+    ConsumerGroup,
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
+from magnetar.protocols.kafka.consumers.id_partitions import TopicShape
+from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
+from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
+from magnetar.protocols.kafka.coordination.group_states import GroupState
+from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup
+from magnetar.protocols.kafka.names import kafka_name, topic_of
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
+from magnetar.wire.kafka.errors import ErrorCode
+
+log = structlog.get_logger(__name__)
+
+LOOK_UP_MS: Final = 5_000
+MISSING_MS: Final = 1_000
+"""While there is none of a name that members subscribe to."""
+LOOKUPS_AT_ONCE: Final = 64
+ROUNDS_MAX: Final = 3
+NAMES_PER_TURN: Final = 1_000
+"""Names that a regular expression is held against before others have their turn."""
+PATTERNS_MAX: Final = 100
+"""Different regular expressions in one group."""
+GROUPS_PER_LOG_MAX: Final = 10_000
+
+Sees: TypeAlias = Callable[[str], Awaitable[bool]]
+"""Whether a client may know of a topic."""
+
+
+class ConsumerGroups:
+    """See the module's text."""
+
+    def __init__(self, services: KafkaServices, coordinator: Coordinator) -> None:
+        self._services = services
+        self._coordinator = coordinator
+        self._names: list[str] = []
+        self._names_ms = 0
+        self._listing = asyncio.Lock()
+        coordinator.watch_opened(self._opened)
+
+    def _opened(self, shard: Shard) -> None:
+        for live in shard.consumers.values():
+            self._plan(shard, live)
+
+    # -- heartbeats ---------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, group_id: str, said: ConsumerHeartbeat, sees: Sees | None = None
+    ) -> HeartbeatAnswer:
+        """``sees``: what of the topics that a regular expression stands for its member may know
+        of; None: all. Raises as ``Coordinator.shard``, and what lookups raise."""
+        shard = await self._coordinator.shard(group_id)
+        live = shard.consumers.get(group_id)
+        if live is None:
+            refused = self._refused(shard, group_id, said)
+            if refused is not None:
+                return refused
+            live = shard.consumers[group_id] = LiveConsumerGroup(self._made(group_id))
+        if said.epoch >= JOIN_EPOCH and self._must_look_up(live, said):
+            async with live.looking_up:
+                refused = await self._look_up(live, said, sees)
+                self._check_present(shard, live)
+                answer = refused or live.group.heartbeat(said, self._services.now_ms())
+        else:
+            answer = live.group.heartbeat(said, self._services.now_ms())
+        await self._tell(shard, live)
+        return answer
+
+    def _made(self, group_id: str) -> ConsumerGroup:
+        config = self._services.config
+        return ConsumerGroup(
+            group_id,
+            config.consumer_session_timeout_ms,
+            config.consumer_members_max,
+            self._services.now_ms(),
+        )
+
+    def _refused(
+        self, shard: Shard, group_id: str, said: ConsumerHeartbeat
+    ) -> HeartbeatAnswer | None:
+        """Of a group that is none of this kind yet."""
+        if said.epoch != JOIN_EPOCH:
+            why = f"there is no consumer group {group_id}: its member must join again"
+            return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID, why)
+        classic = shard.groups.get(group_id)
+        if classic is not None and classic.state is not GroupState.EMPTY:
+            return HeartbeatAnswer(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"group {group_id} is no consumer group: its members have the classic protocol; "
+                "have all of them leave first, or join with group.protocol=classic",
+            )
+        if len(shard.consumers) >= GROUPS_PER_LOG_MAX:
+            why = f"{GROUPS_PER_LOG_MAX} consumer groups are there already: delete some of them"
+            return HeartbeatAnswer(ErrorCode.POLICY_VIOLATION, why)
+        return None
+
+    def _check_present(self, shard: Shard, live: LiveConsumerGroup) -> None:
+        """After what has taken time. Raises ``ServiceNotReadyError``."""
+        group_id = live.group.group_id
+        if not self._coordinator.has(shard) or shard.consumers.get(group_id) is not live:
+            raise ServiceNotReadyError(f"the coordinator of group {group_id} has moved")
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def _must_look_up(self, live: LiveConsumerGroup, said: ConsumerHeartbeat) -> bool:
+        names, patterns = live.group.looked_up
+        if set(said.names or ()) - names or (said.pattern and said.pattern not in patterns):
+            return True
+        due = self._services.now_ms() >= live.look_up_ms
+        return not live.group.knows_topics or (due and not live.looking_up.locked())
+
+    async def _look_up(
+        self, live: LiveConsumerGroup, said: ConsumerHeartbeat, sees: Sees | None
+    ) -> HeartbeatAnswer | None:
+        """What is refused of the subscription; None: the group knows its topics. Raises
+        ``MetadataError`` while they cannot be known."""
+        group = live.group
+        for _ in range(ROUNDS_MAX):
+            names, patterns = group.subscriptions()
+            names |= set(said.names or ())
+            patterns |= {said.pattern} if said.pattern else set()
+            if len(patterns) > PATTERNS_MAX:
+                return HeartbeatAnswer(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"group {group.group_id} has {PATTERNS_MAX} different regular expressions, "
+                    "which is the most",
+                )
+            try:
+                matched = await self._matched(live, patterns, sees)
+                wanted = names.union(*matched.values())
+                shapes = await self._shapes(wanted)
+            except InvalidTopicNameError as error:
+                return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
+            except MagnetarError as error:
+                if not group.knows_topics or said.subscribes:
+                    raise
+                log.debug("topics not looked up", group=group.group_id, error=str(error))
+                live.look_up_ms = self._services.now_ms() + MISSING_MS
+                return None
+            now_ms = self._services.now_ms()
+            live.look_up_ms = now_ms + (LOOK_UP_MS if len(shapes) == len(wanted) else MISSING_MS)
+            group.learn(names, shapes, matched, now_ms)
+            more_names, more_patterns = group.subscriptions()
+            if more_names <= names and more_patterns <= patterns:
+                break
+        return None
+
+    async def _matched(
+        self, live: LiveConsumerGroup, patterns: Iterable[str], sees: Sees | None
+    ) -> dict[str, frozenset[str]]:
+        """Raises ``InvalidTopicNameError``, ``MetadataError``."""
+        live.patterns = {text: live.patterns.get(text) or TopicPattern(text) for text in patterns}
+        if not live.patterns:
+            return {}
+        names = await self._all_names()
+        found: dict[str, frozenset[str]] = {}
+        for text, pattern in live.patterns.items():
+            mine: list[str] = []
+            for start in range(0, len(names), NAMES_PER_TURN):
+                mine += pattern.matching(names[start : start + NAMES_PER_TURN])
+                await asyncio.sleep(0)
+            if sees is not None:
+                mine = [name for name in mine if await sees(name)]
+            found[text] = frozenset(mine)
+        return found
+
+    async def _all_names(self) -> list[str]:
+        """Of the default namespace, as of ``LOOK_UP_MS`` ago at most. Raises ``MetadataError``."""
+        async with self._listing:
+            now_ms = self._services.now_ms()
+            if now_ms >= self._names_ms + LOOK_UP_MS:
+                topics = await self._services.topics.names(DEFAULT_NAMESPACE)
+                self._names = list(dict.fromkeys(map(kafka_name, topics)))
+                self._names_ms = now_ms
+            return self._names
+
+    async def _shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
+        """Of those that are there. Raises ``MetadataError``."""
+        found: dict[str, TopicShape] = {}
+        in_order = sorted(names)
+        for start in range(0, len(in_order), LOOKUPS_AT_ONCE):
+            some = in_order[start : start + LOOKUPS_AT_ONCE]
+            shapes = await asyncio.gather(*map(self._shape, some))
+            found.update((n, s) for n, s in zip(some, shapes, strict=True) if s is not None)
+        return found
+
+    async def _shape(self, name: str) -> TopicShape | None:
+        services = self._services
+        try:
+            topic = topic_of(name)
+            count = await services.count_of(topic)
+            if not count and not await services.topics.exists(topic):
+                return None
+            return TopicShape(await services.topic_ids.of(topic), max(1, count))
+        except (TopicNotFoundError, InvalidTopicNameError, NotAllowedError):
+            return None
+
+    # -- what is stored -----------------------------------------------------------------------
+
+    async def _tell(self, shard: Shard, live: LiveConsumerGroup) -> None:
+        """After every call of a group: what it has become is stored, and the timer set. Raises as
+        ``Coordinator.change``."""
+        if live.group.has_changed:
+            self._plan(shard, live)
+        elif not live.writing.locked():
+            return
+        async with live.writing:
+            self._check_present(shard, live)
+            changes = live.group.take_changes()
+            if changes:
+                await self._coordinator.change(shard, changes)
+
+    def _plan(self, shard: Shard, live: LiveConsumerGroup) -> None:
+        """Have the group looked at when it has something to do. One that is looked at too early (a
+        member was heard of meanwhile) is put back, so heartbeats need not come here."""
+        when = live.group.next_ms()
+        if when is None or (live.timer is not None and live.planned_ms <= when):
+            return
+        live.end()
+        live.planned_ms = when
+        wait_s = max(0, when - self._services.now_ms()) / 1000
+        loop = asyncio.get_running_loop()
+        live.timer = loop.call_later(wait_s, self._tick, shard, live)
+
+    def _tick(self, shard: Shard, live: LiveConsumerGroup) -> None:
+        live.timer = None
+        group_id = live.group.group_id
+        if not self._coordinator.has(shard) or shard.consumers.get(group_id) is not live:
+            return
+        for why in live.group.tick(self._services.now_ms()):
+            log.info("a member is out", group=group_id, why=why)
+        if live.group.has_changed:
+            self._services.scope.spawn(self._tell_quietly(shard, live), f"group {group_id}")
+        self._plan(shard, live)
+
+    async def _tell_quietly(self, shard: Shard, live: LiveConsumerGroup) -> None:
+        """Nobody waits: if it cannot be stored, the group begins anew with what is."""
+        try:
+            await self._tell(shard, live)
+        except MagnetarError as error:
+            log.warning("group not stored", group=live.group.group_id, error=str(error))
+
+    # -- the other kind, and the end ----------------------------------------------------------
+
+    async def make_way(self, group_id: str) -> ErrorCode:
+        """For a member of the classic protocol: an empty group is none of this kind any more.
+        Raises as ``Coordinator.shard`` and ``.change``."""
+        shard = await self._coordinator.shard(group_id)
+        live = shard.consumers.get(group_id)
+        if live is None:
+            return ErrorCode.NONE
+        if live.group.members:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        await self._coordinator.forget(shard, live)
+        return ErrorCode.NONE
+
+    async def remove(
+        self, group_id: str, member_id: str, instance_id: str | None
+    ) -> ErrorCode | None:
+        """An admin has a member out. None: it is no group of this kind. Raises as
+        ``Coordinator.shard`` and ``.change``."""
+        shard = await self._coordinator.shard(group_id)
+        live = shard.consumer(group_id)
+        if live is None or not live.group.members:
+            return None
+        error = live.group.remove(member_id, instance_id, self._services.now_ms())
+        await self._tell(shard, live)
+        return error

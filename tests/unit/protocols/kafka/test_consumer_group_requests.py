@@ -1,0 +1,419 @@
+"""Groups whose coordinator assigns, as members and admins ask for them; and a coordinator that
+moves."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import BrokerMetadataError, LogError
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    HeldPartitions,
+)
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.group_messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    JoinGroupRequest,
+    JoinProtocol,
+    LeaveGroupRequest,
+    LeavingMember,
+    ListGroupsRequest,
+)
+from magnetar.wire.kafka.offset_messages import (
+    CommitPartition,
+    CommitTopic,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteTopic,
+    OffsetFetchRequest,
+    OffsetsGroup,
+)
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, run
+
+G = "group"
+WIDE = "wide"
+PARTITIONS = 4
+
+
+class Member:
+    """A member that gives up at once what it is to."""
+
+    def __init__(self, peer: KafkaPeer, name: str, **said: Any) -> None:
+        self.peer, self.name, self.epoch = peer, name, 0
+        self.said = {"names": [WIDE], **said}
+        self.owned: list[HeldPartitions] = []
+        self.answer: Any = None
+
+    async def beat(self, **fields: Any) -> Any:
+        request = ConsumerGroupHeartbeatRequest(
+            G, self.name, self.epoch, names=None, owned=self.owned
+        )
+        if self.epoch == 0:
+            request.rebalance_timeout_ms = 30_000
+            for name, value in self.said.items():
+                setattr(request, name, value)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        answer = self.answer = await self.peer.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        if not answer.error_code:
+            self.epoch = answer.member_epoch
+            if answer.assignment is not None:
+                self.owned = answer.assignment.topics
+        return answer
+
+    async def joined(self) -> Member:
+        assert (await self.beat()).error_code == ErrorCode.NONE, self.answer
+        return self
+
+    @property
+    def partitions(self) -> list[int]:
+        return [index for topic in self.owned for index in topic.partitions]
+
+
+async def member(world: KafkaWorld, name: str, **said: Any) -> Member:
+    return await Member(world.peer(), name, **said).joined()
+
+
+async def begun(world: KafkaWorld) -> None:
+    await world.services.control.partitioned.create(parse_topic(WIDE), PARTITIONS)
+
+
+async def settled(*members: Member) -> None:
+    """All partitions are with somebody, and nobody waits."""
+    for _ in range(4):
+        for each in members:
+            assert (await each.beat()).error_code == ErrorCode.NONE, each.answer
+    found = sorted(index for each in members for index in each.partitions)
+    assert found == list(range(PARTITIONS))
+
+
+async def described(peer: KafkaPeer) -> Any:
+    request = ConsumerGroupDescribeRequest([G])
+    return (await peer.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, request)).groups[0]
+
+
+async def committed(peer: KafkaPeer, name: str, epoch: int, version: int = 9) -> ErrorCode:
+    topics = [CommitTopic(WIDE, [CommitPartition(0, 7)])]
+    request = OffsetCommitRequest(G, epoch, name, topics=topics)
+    answer = await peer.ask(ApiKey.OFFSET_COMMIT, request, version)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def fetched(peer: KafkaPeer, name: str | None = None, epoch: int = -1) -> Any:
+    wanted = OffsetsGroup(G, name, epoch, [TopicPartitions(WIDE, [0])])
+    answer = await peer.ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest(groups=[wanted]))
+    (group,) = answer.groups
+    return group.topics[0].partitions[0].offset if not group.error_code else group.error_code
+
+
+async def classic(peer: KafkaPeer, member_id: str = "") -> Any:
+    request = JoinGroupRequest(
+        G, 10_000, 5_000, member_id, None, "consumer", [JoinProtocol("range", b"")]
+    )
+    answer = await peer.ask(ApiKey.JOIN_GROUP, request)
+    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        return await classic(peer, answer.member_id)
+    return answer
+
+
+def test_members_share_the_partitions() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), await member(world, "two")
+        assert one.partitions == list(range(PARTITIONS))
+        assert one.answer.heartbeat_interval_ms == 5_000
+        assert two.partitions == []
+        await settled(one, two)
+        assert {len(one.partitions), len(two.partitions)} == {2}
+        await two.beat(member_epoch=-1)
+        await settled(one)
+        found = await described(world.peer())
+        assert (found.state, found.assignor, len(found.members)) == ("Stable", "uniform", 1)
+        assert found.epoch == found.assignment_epoch == found.members[0].member_epoch
+        assert found.members[0].assignment.topics[0].name == WIDE
+        assert found.members[0].assignment == found.members[0].target
+
+    run(scenario)
+
+
+def test_what_is_wrong_is_refused_with_its_reason() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        wrong = {
+            "GroupId": {"group_id": " "},
+            "MemberId": {"member_id": ""},
+            "MemberEpoch": {"member_epoch": -3},
+            "InstanceId is empty": {"instance_id": ""},
+            "RackId": {"rack_id": " "},
+            "InstanceId is missing": {"member_epoch": -2},
+            "RebalanceTimeoutMs": {"rebalance_timeout_ms": -1},
+            "TopicPartitions": {"owned": [HeldPartitions(uuid.uuid4(), [1])]},
+            "SubscribedTopicNames and": {"names": []},
+            "more than 1024": {"member_id": "m" * 1025},
+            "10000 at most": {"names": ["n"] * 10_001},
+        }
+        for why, fields in wrong.items():
+            answer = await Member(world.peer(), "m").beat(**fields)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST, why
+            assert why in answer.error_message
+        refused = await Member(world.peer(), "m").beat(assignor="mine")
+        assert refused.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
+        for pattern in ("(", "a" * 5_000, "(?:a{900}){900}"):
+            refused = await Member(world.peer(), "m", names=None, pattern=pattern).beat()
+            assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+            assert refused.error_message
+        unknown = await Member(world.peer(), "m").beat(member_epoch=3)
+        assert unknown.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await described(world.peer())).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+    run(scenario)
+
+
+def test_a_regular_expression_stands_for_the_whole_names() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        for name in ("orders-eu", "orders-us", "no-orders-eu"):
+            await world.services.control.partitioned.create(parse_topic(name), 1)
+        one = await member(world, "one", names=[], pattern="orders-.*")
+        assert len(one.owned) == 2
+        await world.services.control.partitioned.create(parse_topic("orders-de"), 1)
+        for _ in range(4):
+            await asyncio.sleep(2)
+            await one.beat()
+        assert len(one.owned) == 3
+        found = (await described(world.peer())).members[0]
+        assert (found.names, found.pattern) == ([], "orders-.*")
+        names = {topic.name for topic in found.assignment.topics}
+        assert names == {"orders-eu", "orders-us", "orders-de"}
+
+    run(scenario)
+
+
+def test_topics_that_are_made_and_grow_are_found() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        one = await member(world, "one")
+        assert one.partitions == []
+        await begun(world)
+        await asyncio.sleep(1.1)
+        await one.beat()
+        assert one.partitions == list(range(PARTITIONS))
+        await world.services.control.partitioned.grow(parse_topic(WIDE), 6)
+        await asyncio.sleep(5.1)
+        await one.beat()
+        assert one.partitions == list(range(6))
+
+    run(scenario)
+
+
+def test_offsets_are_those_of_members_with_their_epoch() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        peer = world.peer()
+        assert await committed(peer, "", -1) == ErrorCode.NONE, "before there is a member"
+        one = await member(world, "one")
+        assert await committed(peer, "one", one.epoch) == ErrorCode.NONE
+        assert await committed(peer, "one", one.epoch, 8) == ErrorCode.UNSUPPORTED_VERSION
+        assert await committed(peer, "one", one.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+        assert await committed(peer, "two", one.epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await committed(peer, "", -1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await fetched(peer) == 7
+        assert await fetched(peer, "one", one.epoch) == 7
+        assert await fetched(peer, "one", one.epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
+        assert await fetched(peer, "two", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+def test_an_empty_group_becomes_what_comes_first() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        peer = world.peer()
+        join = await classic(peer)
+        assert join.error_code == ErrorCode.NONE
+        refused = await Member(world.peer(), "one").beat()
+        assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert "classic protocol" in refused.error_message
+        assert await committed(peer, join.member_id, join.generation) in (
+            ErrorCode.NONE,
+            ErrorCode.REBALANCE_IN_PROGRESS,
+        )
+        await peer.ask(
+            ApiKey.LEAVE_GROUP, LeaveGroupRequest(G, "", [LeavingMember(join.member_id)])
+        )
+        assert await committed(peer, "", -1) == ErrorCode.NONE
+
+        one = await member(world, "one")
+        assert await fetched(peer, "one", one.epoch) == 7, "offsets are the group's"
+        assert (await classic(peer)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        (old,) = (await peer.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([G]))).groups
+        assert old.state == "Dead"
+        await one.beat(member_epoch=-1)
+        assert (await described(peer)).state == "Empty"
+
+        assert (await classic(peer)).error_code == ErrorCode.NONE
+        assert (await described(peer)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert await fetched(peer) == 7
+
+    run(scenario)
+
+
+def test_admins_list_remove_and_delete() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        peer = world.peer()
+        one = await member(world, "one", instance_id="i")
+        await committed(peer, "one", one.epoch)
+
+        async def listed(**fields: Any) -> list[tuple[str, str, str]]:
+            answer = await peer.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(**fields))
+            return [(each.group_id, each.group_type, each.state) for each in answer.groups]
+
+        assert await listed() == [(G, "consumer", "Stable")]
+        assert await listed(types=["Consumer"], states=["stable"]) == await listed()
+        assert await listed(types=["classic"]) == []
+        assert await listed(states=["Empty"]) == []
+
+        deletes = OffsetDeleteRequest(
+            G,
+            [OffsetDeleteTopic(name, [OffsetDeleteRequestPartition(0)]) for name in (WIDE, TOPIC)],
+        )
+        answer = await peer.ask(ApiKey.OFFSET_DELETE, deletes)
+        codes = [topic.partitions[0].error_code for topic in answer.topics]
+        assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+
+        async def deleted() -> ErrorCode:
+            answer = await peer.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+            return ErrorCode(answer.results[0].error_code)
+
+        assert await deleted() == ErrorCode.NON_EMPTY_GROUP
+        leave = LeaveGroupRequest(G, "", [LeavingMember("", "i"), LeavingMember("x")])
+        left = await peer.ask(ApiKey.LEAVE_GROUP, leave)
+        assert [each.error_code for each in left.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+        assert (await one.beat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await deleted() == ErrorCode.NONE
+        assert await deleted() == ErrorCode.GROUP_ID_NOT_FOUND
+        assert await listed() == []
+
+    run(scenario)
+
+
+async def moved(world: KafkaWorld) -> None:
+    """The coordinator's log is closed here, and opened again at the next request."""
+    topic = world.server.coordinator.topic_for(G)
+    await world.broker.topics.unload(topic)
+
+
+def test_a_coordinator_that_moves_keeps_members_and_what_they_have() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), await member(world, "two")
+        await settled(one, two)
+        three = await member(world, "three")  # others are to give something up to it
+        await one.beat()
+        before = await described(world.peer())
+        await moved(world)
+        newcomer = await member(world, "four")
+        held = one.partitions + two.partitions
+        assert not set(newcomer.partitions) & set(held), "it is with others"
+        await settled(one, two, three, newcomer)
+        after = await described(world.peer())
+        assert after.epoch > before.epoch
+        assert len(after.members) == 4
+
+    run(scenario)
+
+
+def test_a_settled_group_goes_on_at_another_coordinator_as_it_was() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), await member(world, "two")
+        await settled(one, two)
+        before = [(each.epoch, each.partitions) for each in (one, two)]
+        await moved(world)
+        await settled(one, two)
+        assert [(each.epoch, each.partitions) for each in (one, two)] == before
+        assert (await described(world.peer())).state == "Stable"
+
+    run(scenario)
+
+
+def test_a_member_that_is_silent_is_out_also_after_a_move() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), await member(world, "two")
+        await settled(one, two)
+        await moved(world)
+        await settled(one, two)
+        for _ in range(10):
+            await asyncio.sleep(5)
+            assert (await one.beat()).error_code == ErrorCode.NONE
+        assert one.partitions == list(range(PARTITIONS))
+        await moved(world)
+        assert (await two.beat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+def test_what_is_not_stored_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        shard = await world.server.coordinator.shard(G)
+
+        async def change(*_: object) -> None:
+            raise LogError("the log is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shard.log, "change", change)
+            answer = await Member(world.peer(), "two").beat()
+        again = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert answer.error_code in again
+        assert answer.assignment is None
+        assert [each.member_id for each in (await described(world.peer())).members] == ["one"]
+        await settled(one)
+
+    run(scenario)
+
+
+def test_topics_that_cannot_be_looked_up_have_clients_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+
+        async def unknown(*_: object) -> int:
+            raise BrokerMetadataError("the store is out of reach")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(world.services), "count_of", unknown)
+            refused = await Member(world.peer(), "two", names=["other"]).beat()
+            assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            await asyncio.sleep(6)
+            assert (await one.beat()).error_code == ErrorCode.NONE
+            assert one.partitions == list(range(PARTITIONS))
+
+    run(scenario)
+
+
+def test_groups_that_nobody_needs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        await one.beat(member_epoch=-1)
+        shard = await world.server.coordinator.shard(G)
+        assert shard.consumer(G) is not None
+        await asyncio.sleep(200)
+        assert shard.consumer(G) is None
+        assert not shard.log.state.consumers.groups
+
+    run(scenario)
