@@ -408,6 +408,7 @@ class MemoryLog:
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
         self.now_ms = 1
+        self.made_ms = 1
         self.epoch = 1
         self._size = ledger_entries
         self._watch = ReadableWatch()
@@ -538,6 +539,7 @@ class MemoryLog:
             ledgers,
             self.positions.readable,
             marks,
+            created_ms=self.made_ms,
             holds=self.holds.all(),
             frees_later=self.frees_later,
         )
@@ -671,6 +673,7 @@ class MemoryLogStore:
     def __init__(self, ledger_entries: int = 1000) -> None:
         self.logs: dict[str, MemoryLog] = {}
         self.opens = 0
+        self.made = 0
         self.followed: dict[str, FollowedMemoryLog] = {}
         self.full: NoSpaceError | None = None
         self._size = ledger_entries
@@ -697,7 +700,11 @@ class MemoryLogStore:
         old = self.logs.get(name)
         log = MemoryLog(name, self._size)
         log.policy = policy
-        if old is not None:
+        if old is None:
+            self.made += 1
+            log.made_ms = self.made
+        else:
+            log.made_ms = old.made_ms
             old.closed = True
             log._keep(old)
         self.logs[name] = log
@@ -717,6 +724,12 @@ class MemoryLogStore:
     async def exists(self, name: str) -> bool:
         await asyncio.sleep(0)
         return name in self.logs
+
+    async def created_ms(self, name: str) -> int:
+        await asyncio.sleep(0)
+        if name not in self.logs:
+            raise NoSuchLogError(f"there is no log {name}")
+        return self.logs[name].made_ms
 
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pulsar
 import pytest
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import OffsetOutOfRangeError
@@ -217,6 +220,17 @@ def _poll_until_refused(consumer: KafkaConsumer) -> None:
         assert not consumer.poll(1_000)
 
 
+async def _deleted_by_aiokafka(server: KafkaStandalone, topic: str, offset: int) -> int:
+    admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+    await admin.start()
+    try:
+        place = AioPartition(topic, 0)
+        found = await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
+        return int(found[place])
+    finally:
+        await admin.close()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_kafkas_admins_delete_records(server: KafkaStandalone, engine: str) -> None:
     begun = f"begun-{engine}"
@@ -253,6 +267,7 @@ def test_kafkas_admins_delete_records(server: KafkaStandalone, engine: str) -> N
     partition = TopicPartition(begun, 0)
     answer = python.delete_records({partition: 90})
     assert answer[partition]["low_watermark"] == 90
+    assert asyncio.run(_deleted_by_aiokafka(server, begun, 95)) == 95
     assert deleted_before(begun, confluent.OFFSET_END) == 100
     python.close()
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +310,23 @@ def test_topics_are_made_grown_configured_and_deleted(server: KafkaStandalone) -
     with pytest.raises(confluent.KafkaException, match="UNKNOWN_TOPIC"):
         admin.delete_topics([topic])[topic].result(DEADLINE_S)
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_librdkafka_fetches_by_ids(server: KafkaStandalone) -> None:
+    topic, said = next(NAMES), StringIO()
+    logger = logging.Logger("librdkafka", logging.DEBUG)
+    logger.addHandler(logging.StreamHandler(said))
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
+    produced(server, topic, 10)
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": topic, "debug": "protocol"}
+    consumer = confluent.Consumer(settings, logger=logger)
+    consumer.assign([confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)])
+    assert [each.offset() for each in polled(consumer, 10)] == list(range(10))
+    consumer.close()
+    versions = {int(each) for each in re.findall(r"Sent FetchRequest \(v(\d+)", said.getvalue())}
+    assert versions, said.getvalue()
+    assert min(versions) >= 13, "the first version with ids"
 
 
 # -- ends -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -32,6 +33,7 @@ from magnetar.model.errors import (
 
 PARTITIONED: Final = "/admin/partitioned-topics"
 READS_AT_A_TIME: Final = 64
+PATHS_KEPT: Final = 20_000
 
 
 class PartitionedTopic(NamedTuple):
@@ -54,6 +56,15 @@ class PartitionedTopics:
 
     async def topic(self, name: TopicName) -> PartitionedTopic:
         return await self._counts.get(_path(name))
+
+    def known(self, name: TopicName) -> PartitionedTopic | None:
+        """As ``topic``, without asking the store; None: it would have to be asked."""
+        return self._counts.known(_path(name))
+
+    @property
+    def connected(self) -> bool:
+        """The store can be asked."""
+        return self._counts.connected
 
     async def names(self, namespace: str) -> list[TopicName]:
         """The partitioned topics of ``tenant/namespace``, sorted."""
@@ -127,6 +138,7 @@ class PartitionedTopics:
         self._counts.close()
 
 
+@lru_cache(PATHS_KEPT)  # it is asked for with each fetch
 def _path(name: TopicName) -> str:
     return f"{PARTITIONED}/{name.namespace}/persistent/{name.encoded_local}"
 

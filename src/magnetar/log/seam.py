@@ -724,6 +724,11 @@ class LogStore(Protocol):
 
     async def exists(self, name: str) -> bool: ...
 
+    async def created_ms(self, name: str) -> int:
+        """When the log was made (``LogStats.created_ms``), whoever has it open. Raises
+        ``NoSuchLogError``, ``MetadataError``."""
+        ...
+
     async def delete(self, name: str) -> None:
         """Delete the log, its cursors and its ledgers. It must not be open."""
         ...

@@ -358,6 +358,10 @@ class TopicNotFoundError(BrokerError):
     """There is no topic, namespace or tenant of that name."""
 
 
+class UnknownTopicIdError(TopicNotFoundError):
+    """There is no topic of that id: it was deleted, and perhaps made anew under its name."""
+
+
 class SchemaNotFoundError(BrokerError):
     """The topic has no schema, or not in that version."""
 

@@ -144,6 +144,11 @@ class Topics:
     async def exists(self, name: TopicName) -> bool:
         return name in self._open or await self._store.exists(name.log_name)
 
+    async def created_ms(self, name: TopicName) -> int:
+        """When the topic's log was made, milliseconds since 1970: one that is made anew has another
+        time; 0: an older release has made it. Raises ``NoSuchLogError``, ``MetadataError``."""
+        return await self._store.created_ms(name.log_name)
+
     async def partitions(self, name: TopicName, create: bool) -> int:
         """The number of partitions, 0 for a topic without; with ``create`` a topic that does not
         exist may be made as a partitioned one, if brokers are set to. Raises

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -95,7 +96,10 @@ def consumed(tools: JavaTools, topic: str, *options: str) -> list[str]:
 def test_topics_and_their_configuration(tools: JavaTools) -> None:
     topics = f"{TOOLS}.TopicCommand"
     tools.run(topics, "--create", "--topic", "made", "--partitions", "2")
-    assert "PartitionCount: 2" in tools.run(topics, "--describe", "--topic", "made")
+    described = tools.run(topics, "--describe", "--topic", "made")
+    assert "PartitionCount: 2" in described
+    (topic_id,) = set(re.findall(r"TopicId: ([^\s]+)", described))
+    assert "Topic: made" in tools.run(topics, "--describe", "--topic-id", topic_id)
     tools.run(topics, "--alter", "--topic", "made", "--partitions", "3")
     of_topic = ["--entity-type", "topics", "--entity-name", "made"]
     configs = "kafka.admin.ConfigCommand"

@@ -84,6 +84,11 @@ class WatchedNodes(Generic[T]):
         node = self._nodes.get(path)
         return None if node is None else node.value
 
+    @property
+    def connected(self) -> bool:
+        """The store can be asked; what is ``known`` is so as long as it can."""
+        return self._connected
+
     def _watch(self, path: str) -> _Node[T]:
         if len(self._nodes) >= self._nodes_max:
             _, oldest = self._nodes.popitem(last=False)

@@ -69,6 +69,9 @@ class LogStores:
     async def exists(self, name: str) -> bool:
         return await self._ledgers.exists(name)
 
+    async def created_ms(self, name: str) -> int:
+        return await self._ledgers.created_ms(name)
+
     async def delete(self, name: str) -> None:
         """See the seam."""
         if self._partitions is not None and await self._partitions.has(name):

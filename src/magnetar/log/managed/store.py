@@ -274,6 +274,13 @@ class ManagedLogStore:
             return False
         return not node.record.deleted
 
+    async def created_ms(self, name: str) -> int:
+        """See the seam."""
+        node = await self._log_node_or_none(name)
+        if node is None or node.record.deleted:
+            raise NoSuchLogError(f"there is no log {name}")
+        return node.record.created_ms
+
     async def check_space(self, name: str) -> None:
         """See the seam."""
         opened = self._open.get(name)

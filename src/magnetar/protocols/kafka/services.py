@@ -8,6 +8,7 @@ and FindCoordinator.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -26,6 +27,7 @@ from magnetar.model.errors import (
     NotAllowedError,
     ServiceNotReadyError,
     TopicNotFoundError,
+    UnknownTopicIdError,
 )
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
@@ -173,6 +175,25 @@ class KafkaServices:
         if len(self._names) >= NAMES_KEPT_MAX:
             self._names.clear()
         self._names[name, index] = topic_name
+        return found
+
+    async def partition_by_id(
+        self, topic_id: uuid.UUID, name: str, index: int, asker: Hashable = None
+    ) -> Partition:
+        """As ``partition``, of the topic that has that id under that name. Raises
+        ``UnknownTopicIdError`` as well: another has the name now."""
+        found = self.ready(name, index)
+        if found is None or found.topic_id != topic_id:
+            try:
+                found = await self.partition(name, index, asker)
+            except TopicNotFoundError as error:
+                if topic_id in await self.topic_ids.names([topic_id]):
+                    raise  # it has no such partition
+                raise UnknownTopicIdError(f"no topic has the id {topic_id}") from error
+            # Of the log that is open: what has the name may have changed while it was opened.
+            found.topic_id = await self.topic_ids.of_open(found.topic)
+            if found.topic_id != topic_id:
+                raise UnknownTopicIdError(f"topic {name} has another id than {topic_id}")
         return found
 
     def _forget_closed(self) -> None:

@@ -1,10 +1,19 @@
-"""Ids of topics, which Kafka's clients are told in Metadata, and by which groups speak of topics.
+"""Ids of topics, which Kafka's clients are told in Metadata, and by which they fetch, delete, and
+speak of topics in groups. A topic that is made anew under its name has another id.
 
-A partitioned topic has the id that it got when it was made. One of before there were ids, and one
-without partitions, has an id that is made of its name: it is the same if it is made anew.
+=============================  =============================================================
+topic                          its id
+=============================  =============================================================
+partitioned                    the one that it got when it was made
+partitioned, by an older       made of its name, until it is deleted
+release
+without partitions             made of its name, and of when its log was made
+=============================  =============================================================
 
 Clients ask for what they were told, perhaps by another broker: an id that is not known here is
-looked for among the topics of the default namespace, by one search at a time.
+looked for among all topics, those of the default namespace first, by one search at a time, and one
+in ``SEARCH_S`` at most: clients of a topic that is gone ask again and again. (A node for each id
+would save the search, and could disagree with the topic's own.)
 """
 
 from __future__ import annotations
@@ -12,16 +21,26 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.partitioned_topics import PartitionedTopic
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.errors import NoSuchLogError, TopicNotFoundError
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.topics.registry import Topics
+from magnetar.topics.topic import Topic
 
 OF_NAMES: Final = uuid.UUID("6d61676e-6574-4172-8001-746f70696373")
 IDS_KEPT_MAX: Final = 100_000
+SEARCH_S: Final = 1.0
+READS_AT_ONCE: Final = 64
+
+
+class _Named(NamedTuple):
+    name: str
+    topic: TopicName
 
 
 class TopicIds:
@@ -30,21 +49,48 @@ class TopicIds:
     def __init__(self, control: ControlPlane, topics: Topics) -> None:
         self._control = control
         self._topics = topics
-        self._names: dict[uuid.UUID, str] = {}
+        self._names: dict[uuid.UUID, _Named] = {}
         """That were told; whether they are right still is asked each time."""
         self._searching = asyncio.Lock()
+        self._searched_s = float("-inf")
 
     async def of(self, topic: TopicName) -> uuid.UUID:
         """Of a topic, or of the one that it is a partition of, whether it exists or not. Raises
         ``MetadataError``."""
         whole = topic.partitioned
-        found = (await self._control.partitioned.topic(whole)).topic_id
-        topic_id = uuid.uuid5(OF_NAMES, str(whole)) if found is None else found
+        node = await self._control.partitioned.topic(whole)
+        created_ms = 0
+        if not node.partitions:
+            with suppress(NoSuchLogError):  # it has one when it is made
+                created_ms = await self._topics.created_ms(whole)
+        return self._keep(whole, _id_of(whole, node, created_ms))
+
+    async def of_open(self, topic: Topic) -> uuid.UUID:
+        """As ``of``, of a topic that is open here: of the log that it has. Raises
+        ``MetadataError``."""
+        whole = topic.name.partitioned
+        node = await self._control.partitioned.topic(whole)
+        created_ms = 0 if node.partitions else topic.log.stats().created_ms
+        return self._keep(whole, _id_of(whole, node, created_ms))
+
+    def _keep(self, whole: TopicName, topic_id: uuid.UUID) -> uuid.UUID:
         if topic_id not in self._names:
             if len(self._names) >= IDS_KEPT_MAX:
                 self._names.clear()
-            self._names[topic_id] = kafka_name(whole)
+            self._names[topic_id] = _Named(kafka_name(whole), whole)
         return topic_id
+
+    def told(self, topic_id: uuid.UUID) -> str | None:
+        """The name that goes with an id, by what is known without asking anybody; None: ``names``
+        has to be asked. Of a topic whose id is not in its node, and while the store is out of
+        reach, the name may have been right before: what is open under it says (``of_open``)."""
+        named, partitioned = self._names.get(topic_id), self._control.partitioned
+        if named is None:
+            return None
+        node = partitioned.known(named.topic)
+        if node is None:
+            return None if partitioned.connected else named.name
+        return named.name if node.topic_id in (None, topic_id) else None
 
     async def names(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, str]:
         """The names, as Kafka's clients know them, of those that there are. Raises
@@ -60,22 +106,48 @@ class TopicIds:
         return found
 
     async def _known(self, topic_id: uuid.UUID) -> str | None:
-        name = self._names.get(topic_id)
-        if name is None:
+        named = self._names.get(topic_id)
+        if named is None:
             return None
-        topic = topic_of(name)
+        topic = topic_of(named.name)
         try:
             there = await self._topics.partitions(topic, create=False) >= 0
         except TopicNotFoundError:
             there = False
         if there and await self.of(topic) == topic_id:
-            return name
+            return named.name
         self._names.pop(topic_id, None)
         return None
 
     async def _searched(self, topic_id: uuid.UUID) -> str | None:
-        topics = await self._topics.names(DEFAULT_NAMESPACE)
-        for topic in dict.fromkeys(each.partitioned for each in topics):
-            if await self.of(topic) == topic_id:
-                return kafka_name(topic)
+        """All ids of the namespaces that were looked through are known after it."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._searched_s < SEARCH_S:
+            return None
+        self._searched_s = loop.time()
+        for namespace in await self._namespaces():
+            found = await self._topics.names(namespace)
+            wholes = list(dict.fromkeys(each.partitioned for each in found))
+            for start in range(0, len(wholes), READS_AT_ONCE):
+                await asyncio.gather(*map(self.of, wholes[start : start + READS_AT_ONCE]))
+            if topic_id in self._names:
+                return self._names[topic_id].name
         return None
+
+    async def _namespaces(self) -> list[str]:
+        """That of most topics first."""
+        namespaces = self._control.namespaces
+        others = [
+            each
+            for tenant in await namespaces.tenants()
+            for each in await namespaces.namespaces(tenant)
+            if each != DEFAULT_NAMESPACE
+        ]
+        return [DEFAULT_NAMESPACE, *others]
+
+
+def _id_of(whole: TopicName, node: PartitionedTopic, created_ms: int) -> uuid.UUID:
+    if node.topic_id is not None:
+        return node.topic_id
+    made = f"{whole} {created_ms}" if created_ms and not node.partitions else str(whole)
+    return uuid.uuid5(OF_NAMES, made)

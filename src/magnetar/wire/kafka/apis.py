@@ -99,7 +99,7 @@ _LISTED: Final = (
     # to compress; their old message format is refused.
     _api(_K.PRODUCE, 0, 11, produce_messages, "Produce"),
     Api(
-        _K.FETCH, 4, 12, fetch_messages.ClientFetchRequest, fetch_messages.FetchResponse
+        _K.FETCH, 4, 16, fetch_messages.ClientFetchRequest, fetch_messages.FetchResponse
     ),
     _api(_K.LIST_OFFSETS, 1, 8, fetch_messages, "ListOffsets"),
     _api(_K.METADATA, 0, 13, cluster_messages, "Metadata"),

@@ -116,6 +116,7 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.ServiceNotReadyError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.InvalidTopicNameError: ErrorCode.INVALID_TOPIC_EXCEPTION,
         errors.TopicNotFoundError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
         errors.StorageFullError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.NotAllowedError: ErrorCode.POLICY_VIOLATION,
         errors.InvalidPolicyError: ErrorCode.INVALID_CONFIG,

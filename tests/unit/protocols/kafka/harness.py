@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from magnetar.app.broker import Broker
 from magnetar.cluster.security.authenticator import Authenticator
@@ -12,7 +12,7 @@ from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.protocols.kafka.handlers.table import RequestTable
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.wire.kafka.apis import APIS, encode_request, read_response
+from magnetar.wire.kafka.apis import APIS, ApiKey, encode_request, read_response
 from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, build_batch, read_batch_header
 from magnetar.wire.kafka.primitives import FieldReader
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
@@ -42,6 +42,10 @@ def rebuilt(made: bytes, **fields: Any) -> bytes:
         "max_timestamp_ms": header.max_timestamp_ms,
     }
     return build_batch(made[BATCH_HEADER_BYTES:], count=header.record_count, **{**kept, **fields})
+
+
+BY_NAMES: Final = {int(ApiKey.FETCH): 12}
+"""The last versions with names of topics, where later ones have ids."""
 
 
 class KafkaWorld:
@@ -106,7 +110,7 @@ class KafkaPeer:
             data = data[size:]
 
     def frame(self, key: int, request: Any, version: int | None = None) -> bytes:
-        version = APIS[key].most if version is None else version
+        version = BY_NAMES.get(key, APIS[key].most) if version is None else version
         self._sent.append((key, version))
         return encode_request(key, version, len(self._sent), "me", request)
 

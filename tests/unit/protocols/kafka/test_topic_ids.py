@@ -1,17 +1,38 @@
-"""Ids of topics: told in Metadata, and asked for by clients that know nothing else."""
+"""Ids of topics: told in Metadata, asked for by clients that know nothing else, fetched by."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
+from pathlib import Path
+from typing import Any
 
-from magnetar.cluster.topic_name import parse_topic
-from magnetar.wire.kafka.admin_messages import CreateTopicsRequest, NewTopic
+import pytest
+
+from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.protocols.kafka.topic_ids import SEARCH_S
+from magnetar.wire.kafka.admin_messages import (
+    CreateTopicsRequest,
+    DeleteTopic,
+    DeleteTopicsRequest,
+    NewTopic,
+)
 from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.batches import split
 from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic, TopicMetadata
 from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.fetch_messages import (
+    ClientFetchRequest,
+    FetchedPartition,
+    FetchPartition,
+    FetchTopic,
+)
+from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceRequest, ProduceTopic
+from magnetar.wire.kafka.records import read_batch
 from magnetar.wire.kafka.schema import NO_UUID
-from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, run
+from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, batch, run, run_in
+from tests.unit.protocols.kafka.secured import SecuredWorld
 
 
 async def told(peer: KafkaPeer, *topics: MetadataTopic, version: int = 12) -> list[TopicMetadata]:
@@ -38,7 +59,11 @@ def test_a_topic_is_told_with_its_id_and_found_by_it() -> None:
         peer = world.peer()
         known = await by_name(peer, TOPIC)
         assert known.topic_id != NO_UUID
-        assert (await by_id(peer, known.topic_id)).name == TOPIC
+        found = [
+            await by_id(peer, known.topic_id),
+            *await told(peer, MetadataTopic(known.topic_id)),
+        ]
+        assert {(each.name, each.topic_id) for each in found} == {(TOPIC, known.topic_id)}
         created = await peer.ask(
             ApiKey.CREATE_TOPICS, CreateTopicsRequest([NewTopic("u", partitions=2)])
         )
@@ -96,3 +121,213 @@ def test_an_id_in_a_version_without_them_is_an_invalid_request() -> None:
         assert found.error_code != ErrorCode.NONE
 
     run(scenario)
+
+
+# -- by ids ---------------------------------------------------------------------------------------
+
+
+def fetching(*ids: uuid.UUID, offset: int = 0, wait_ms: int = 0, index: int = 0) -> Any:
+    topics = [
+        FetchTopic(
+            topic_id=each,
+            partitions=[FetchPartition(index, fetch_offset=offset, partition_bytes_max=1 << 20)],
+        )
+        for each in ids
+    ]
+    return ClientFetchRequest(
+        wait_ms_max=wait_ms, bytes_min=1, bytes_max=1 << 20, topics=topics, session_epoch=-1
+    )
+
+
+def values(found: FetchedPartition) -> list[bytes | None]:
+    assert isinstance(found.records, memoryview)
+    return [record.value for each in split(found.records) for record in read_batch(each)[1]]
+
+
+def outcomes(answer: Any) -> dict[uuid.UUID, int | list[bytes | None]]:
+    """Per topic: its error, or its records."""
+    assert answer.error_code == 0
+    found = {}
+    for topic in answer.topics:
+        (part,) = topic.partitions
+        found[topic.topic_id] = int(part.error_code) or values(part)
+    return found
+
+
+async def fetched(peer: KafkaPeer, *ids: uuid.UUID, version: int = 16, **asked: Any) -> Any:
+    return outcomes(await peer.ask(ApiKey.FETCH, fetching(*ids, **asked), version))
+
+
+async def produced(peer: KafkaPeer, topic: str, count: int, first: int = 0) -> None:
+    part = ProducePartition(0, batch(count, first))
+    request = ProduceRequest(acks=-1, timeout_ms=1_000, topics=[ProduceTopic(topic, [part])])
+    answer = await peer.ask(ApiKey.PRODUCE, request)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def deleted(peer: KafkaPeer, *topics: DeleteTopic) -> list[tuple[str | None, int]]:
+    answer = await peer.ask(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(list(topics)), 6)
+    return [(each.name, each.error_code) for each in answer.topics]
+
+
+UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("version", range(13, 17))
+def test_a_topic_is_fetched_by_its_id(version: int) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await world.services.control.partitioned.create(parse_topic("u"), 1)
+        await world.broker.topics.create(parse_topic("single"))
+        ids = [(await by_name(peer, name)).topic_id for name in (TOPIC, "u", "single")]
+        for first, name in enumerate((TOPIC, "u", "single")):
+            await produced(peer, name, 1, first)
+        nobody = uuid.uuid4()
+        found = await fetched(peer, *ids, nobody, NO_UUID, version=version)
+        assert [found[each] for each in ids] == [[b"0"], [b"1"], [b"2"]]
+        assert found[nobody] == found[NO_UUID] == UNKNOWN
+        no_such = await fetched(peer, ids[1], index=3, version=version)
+        assert no_such == {ids[1]: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", [TOPIC, "single"])
+def test_who_fetches_by_the_id_of_a_former_topic_gets_nothing_of_the_new_one(name: str) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, other = world.peer(), world.peer()
+        partitioned = name == TOPIC
+        if not partitioned:
+            await world.broker.topics.create(parse_topic(name))
+        before = (await by_name(peer, name)).topic_id
+        await produced(peer, name, 3)
+        assert await fetched(peer, before) == {before: [b"0", b"1", b"2"]}
+        # One that waits when the topic is deleted and made anew, too.
+        other.tell(ApiKey.FETCH, fetching(before, offset=3, wait_ms=5_000), 16)
+        assert await other.quiet()
+        assert await deleted(peer, DeleteTopic(name)) == [(name, 0)]
+        assert await fetched(peer, before) == {before: UNKNOWN}
+        if partitioned:
+            await world.services.control.partitioned.create(parse_topic(name), 1)
+        else:
+            await world.broker.topics.create(parse_topic(name))
+        after = (await by_name(peer, name)).topic_id
+        assert after != before
+        await produced(peer, name, 5, first=10)
+        found = await fetched(peer, before, after)
+        assert found == {before: UNKNOWN, after: [b"10", b"11", b"12", b"13", b"14"]}
+        (_, answer) = await other.next()
+        assert outcomes(answer) in ({before: UNKNOWN}, {before: []}), "not the new one's at 3"
+        assert (await by_id(peer, before)).error_code == UNKNOWN
+
+    run(scenario)
+
+
+def test_a_log_that_outlives_its_topics_node_is_not_fetched_by_the_former_id() -> None:
+    """As when the topic is deleted by another broker while a client opens a partition here."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        partitioned = world.services.control.partitioned
+        before = (await by_name(peer, TOPIC)).topic_id
+        await produced(peer, TOPIC, 1)
+        assert await fetched(peer, before) == {before: [b"0"]}
+        await partitioned.delete(parse_topic(TOPIC))
+        await partitioned.create(parse_topic(TOPIC), 1)
+        assert await fetched(peer, before) == {before: UNKNOWN}
+        after = (await by_name(peer, TOPIC)).topic_id
+        assert await fetched(peer, after) == {after: [b"0"]}
+        assert await fetched(peer, before) == {before: UNKNOWN}
+
+    run(scenario)
+
+
+def test_a_fetch_by_id_asks_the_store_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await world.broker.topics.create(parse_topic("single"))
+        ids = [(await by_name(peer, name)).topic_id for name in (TOPIC, "single")]
+        await produced(peer, TOPIC, 1)
+        await produced(peer, "single", 1)
+        found = await fetched(peer, *ids)
+
+        async def refused(*_: object) -> None:
+            raise AssertionError("the store is asked")
+
+        metadata = world.services.control.partitioned._metadata
+        monkeypatch.setattr(metadata, "get", refused)
+        monkeypatch.setattr(metadata, "children", refused)
+        monkeypatch.setattr(world.store, "created_ms", refused)
+        monkeypatch.setattr(world.store, "exists", refused)
+        assert await fetched(peer, *ids) == found
+
+    run(scenario)
+
+
+def test_ids_that_nobody_has_are_not_searched_for_all_the_time() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        searches = 0
+        names = world.broker.topics.names
+
+        async def counted(namespace: str) -> list[TopicName]:
+            nonlocal searches
+            searches += namespace == "public/default"
+            return await names(namespace)
+
+        world.broker.topics.names = counted  # type: ignore[method-assign]
+        for _ in range(20):
+            unknown = [uuid.uuid4() for _ in range(10)]
+            assert set((await fetched(peer, *unknown)).values()) == {UNKNOWN}
+        assert searches == 1
+        await asyncio.sleep(2 * SEARCH_S)
+        topic = await world.services.control.partitioned.topic(parse_topic(TOPIC))
+        assert topic.topic_id is not None
+        assert await fetched(peer, topic.topic_id) == {topic.topic_id: []}
+
+    run(scenario)
+
+
+def test_topics_of_other_namespaces_are_found_by_ids_that_another_broker_has_told() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        namespaces = world.services.control.namespaces
+        await namespaces.create_tenant("other")
+        await namespaces.create_namespace("other/space")
+        await world.services.control.partitioned.create(parse_topic("other/space/t"), 1)
+        topic = await world.services.control.partitioned.topic(parse_topic("other/space/t"))
+        assert topic.topic_id is not None
+        assert await fetched(world.peer(), topic.topic_id) == {topic.topic_id: []}
+
+    run(scenario)
+
+
+def test_topics_are_deleted_by_their_ids() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        known = await by_name(peer, TOPIC)
+        await produced(peer, TOPIC, 1)
+        by_its_id = DeleteTopic(None, known.topic_id)
+        assert await deleted(peer, by_its_id) == [(TOPIC, 0)]
+        assert (await by_name(peer, TOPIC)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await world.services.control.partitioned.create(parse_topic(TOPIC), 1)
+        assert await deleted(peer, by_its_id) == [(None, UNKNOWN)]
+        assert (await by_name(peer, TOPIC)).error_code == 0
+
+    run(scenario)
+
+
+def test_ids_are_as_secret_as_names(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        carol = await world.known("carol")
+        topic = await world.services.control.partitioned.topic(parse_topic(TOPIC))
+        assert topic.topic_id is not None
+        nobody = uuid.uuid4()
+        no_topic = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        found = await fetched(carol, topic.topic_id, nobody)
+        assert found == {topic.topic_id: no_topic, nobody: UNKNOWN}
+        refused = await deleted(carol, DeleteTopic(None, topic.topic_id), DeleteTopic(TOPIC))
+        assert refused == [(None, no_topic), (TOPIC, no_topic)]
+        await world.grant("carol", "consume")
+        assert await fetched(carol, topic.topic_id) == {topic.topic_id: []}
+
+    run_in(lambda: SecuredWorld(tmp_path), scenario)

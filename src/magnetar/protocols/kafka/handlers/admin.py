@@ -67,6 +67,7 @@ from magnetar.wire.kafka.admin_messages import (
 )
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.schema import NO_UUID
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -248,21 +249,29 @@ async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     answer = DeleteTopicsResponse()
+    await name_deleted(session.services, request)
     asked = [(each.name, each.topic_id) for each in request.topics]
-    asked += [(name, None) for name in request.names]  # type: ignore[misc]
+    asked += [(name, NO_UUID) for name in request.names]
     for name, topic_id in dict.fromkeys(asked):
-        said = DeletedTopic(name)
+        said = DeletedTopic(name, topic_id)
         answer.topics.append(said)
         if name is None:
             said.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-            if topic_id is not None:
-                said.topic_id = topic_id
             continue
         try:
             await _delete(session.services, topic_of(name))
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
+
+
+async def name_deleted(services: KafkaServices, request: DeleteTopicsRequest) -> None:
+    """Topics that are to be deleted by their ids get their names. Raises ``MetadataError``."""
+    by_id = [topic for topic in request.topics if topic.name is None]
+    if by_id:
+        found = await services.topic_ids.names(topic.topic_id for topic in by_id)
+        for topic in by_id:
+            topic.name = found.get(topic.topic_id)
 
 
 async def _delete(services: KafkaServices, topic: TopicName) -> None:

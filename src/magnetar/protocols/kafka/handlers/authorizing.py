@@ -13,12 +13,15 @@ Why: docs/adr/0158-kafkas-requests-are-authorized-in-one-place.md.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.cluster.security.permissions import Action
-from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC
+from magnetar.model.errors import UnknownTopicIdError
+from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC, name_deleted
 from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
+from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
@@ -41,6 +44,7 @@ from magnetar.wire.kafka.fetch_messages import (
     FetchedPartition,
     FetchedTopic,
     FetchResponse,
+    FetchTopic,
     ListedPartition,
     ListedTopic,
 )
@@ -58,6 +62,7 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceResponse,
 )
 from magnetar.wire.kafka.record_messages import BegunPartition, BegunTopic
+from magnetar.wire.kafka.schema import NO_UUID
 
 P = TypeVar("P")
 Rule: TypeAlias = Callable[[KafkaSession, RequestHead, Any, Handler], Awaitable[Any]]
@@ -143,10 +148,12 @@ async def fetch(
         if session.grants.cluster:
             return await handler(session, head, request)
         return FetchResponse(error_code=NO_CLUSTER)
-    granted, refused = await sorted_out(session, Action.CONSUME, request.topics)
+    unknown = await _unknown(session, request) if head.version >= IDS_SINCE else []
+    named = [topic for topic in request.topics if topic.name]
+    granted, refused = await sorted_out(session, Action.CONSUME, named)
     if not refused:
         return await handler(session, head, request)
-    request.topics = granted
+    request.topics = granted + unknown
     request.wait_ms_max = 0  # an error does not wait for records
     answer = await handler(session, head, request)
     for topic in refused:
@@ -154,8 +161,21 @@ async def fetch(
             FetchedPartition(part.partition, NO_TOPIC, -1, aborted=[], records=[])
             for part in topic.partitions
         ]
-        answer.topics.append(FetchedTopic(topic.name, partitions=parts))
+        answer.topics.append(FetchedTopic(topic.name, topic.topic_id, parts))
     return answer
+
+
+async def _unknown(session: KafkaSession, request: ClientFetchRequest) -> list[FetchTopic]:
+    """Topics that are asked for by an id that nobody has, as the handler answers; others get their
+    names. Raises ``MetadataError``."""
+    found = []
+    for topic in request.topics:
+        try:
+            topic.name = session.services.topic_ids.told(topic.topic_id) or ""
+            await name_fetched(session.services, topic)
+        except UnknownTopicIdError:
+            found.append(topic)
+    return found
 
 
 def _not_listed(topic: Any) -> ListedTopic:
@@ -194,7 +214,7 @@ async def metadata(
         answer.topics, _ = await sorted_out(session, Action.LOOKUP, answer.topics)
         return answer
     assert request.topics is not None
-    by_id = [topic for topic in request.topics if topic.name is None]
+    by_id = [topic for topic in request.topics if not topic.name]
     await name_topics(session.services, head, request)
     named = [topic for topic in request.topics if topic.name]
     granted, refused = await sorted_out(session, Action.LOOKUP, named)
@@ -232,14 +252,17 @@ async def delete_topics(
     request.names, refused = await apart(
         request.names, lambda name: session.grants.topic(Action.ADMIN, name)
     )
+    asked = [(topic.name, topic) for topic in request.topics]
+    await name_deleted(session.services, request)
     named = [topic for topic in request.topics if topic.name is not None]
     granted, not_granted = await sorted_out(session, Action.ADMIN, named)
-    refused += [topic.name for topic in not_granted]
     request.topics = granted + [topic for topic in request.topics if topic.name is None]
     answer = await handler(session, head, request)
+    told: list[tuple[str | None, uuid.UUID]] = [(name, NO_UUID) for name in refused]
+    # The name of one that is asked for by its id is not told.
+    told += [(name, each.topic_id) for name, each in asked if each in not_granted]
     answer.topics += [
-        DeletedTopic(name, error_code=NO_TOPIC, error_message=WHY_TOPIC)
-        for name in dict.fromkeys(refused)
+        DeletedTopic(name, topic_id, NO_TOPIC, WHY_TOPIC) for name, topic_id in dict.fromkeys(told)
     ]
     return answer
 

@@ -75,7 +75,9 @@ def not_known(head: RequestHead, topic: MetadataTopic) -> TopicMetadata:
 
 async def name_topics(services: KafkaServices, head: RequestHead, request: MetadataRequest) -> None:
     """Topics that are asked for by their ids get their names. Raises ``MetadataError``."""
-    by_id = [topic for topic in request.topics or [] if topic.name is None]
+    # Kafka's client in Java sends an empty name with an id.
+    by_id = [topic for topic in request.topics or [] if not topic.name]
+    by_id = [topic for topic in by_id if topic.name is None or topic.topic_id != NO_UUID]
     if by_id and head.version >= IDS_SINCE:
         found = await services.topic_ids.names(topic.topic_id for topic in by_id)
         for topic in by_id:

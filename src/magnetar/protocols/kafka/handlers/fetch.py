@@ -13,6 +13,8 @@ Rules:
   transactions among them were aborted; markers go out to everybody, since clients go by them.
 * A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
 * No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
+* Who names topics by ids gets what the topic of that id holds, or ``UNKNOWN_TOPIC_ID``: never what
+  another holds that has its name by now, not even in a fetch that waited meanwhile.
 * One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
 """
 
@@ -24,11 +26,17 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from magnetar.model.errors import MagnetarError, NotAllowedError, ProtocolError
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ProtocolError,
+    UnknownTopicIdError,
+)
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.partitions.partition_transactions import commits_of
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
@@ -44,6 +52,7 @@ from magnetar.wire.kafka.fetch_messages import (
     FetchedTopic,
     FetchPartition,
     FetchResponse,
+    FetchTopic,
     ListedPartition,
     ListedTopic,
     ListOffsetsPartition,
@@ -65,6 +74,8 @@ GREATEST_TIME: Final = -3
 
 
 READ_COMMITTED: Final = 1
+IDS_SINCE: Final = 13
+"""The version of Fetch from which on topics are named by their ids."""
 
 
 class FetchedBatches(NamedTuple):
@@ -89,7 +100,7 @@ async def fetch(
     try:
         while True:
             grown.clear()
-            collected = _Collected(session, request)
+            collected = _Collected(session, request, head.version >= IDS_SINCE)
             answer = await collected.collect()
             left_s = deadline - loop.time()
             enough = collected.size >= request.bytes_min or collected.failed
@@ -111,11 +122,22 @@ async def fetch(
             end()
 
 
+async def name_fetched(services: KafkaServices, topic: FetchTopic) -> None:
+    """A topic that is asked for by its id gets its name, if it has none yet. Raises
+    ``UnknownTopicIdError``, ``MetadataError``."""
+    if not topic.name:
+        found = await services.topic_ids.names([topic.topic_id])
+        if topic.topic_id not in found:
+            raise UnknownTopicIdError(f"no topic has the id {topic.topic_id}")
+        topic.name = found[topic.topic_id]
+
+
 class _Collected:
     """One look at all that a fetch asks for."""
 
-    def __init__(self, session: KafkaSession, request: ClientFetchRequest) -> None:
+    def __init__(self, session: KafkaSession, request: ClientFetchRequest, by_id: bool) -> None:
         self._session = session
+        self._by_id = by_id
         self._services = session.services
         self._request = request
         self._committed = request.isolation_level == READ_COMMITTED
@@ -128,18 +150,19 @@ class _Collected:
     async def collect(self) -> FetchResponse:
         answer = FetchResponse()
         for topic in self._request.topics:
-            said = FetchedTopic(topic.name)
+            said = FetchedTopic(topic.name, topic.topic_id)
             answer.topics.append(said)
+            if self._by_id:
+                # Each time: while the fetch waits another topic may get the name.
+                topic.name = self._services.topic_ids.told(topic.topic_id) or ""
             for part in topic.partitions:
-                said.partitions.append(await self._one(topic.name, part))
+                said.partitions.append(await self._one(topic, part))
         return answer
 
-    async def _one(self, name: str, part: FetchPartition) -> FetchedPartition:
+    async def _one(self, topic: FetchTopic, part: FetchPartition) -> FetchedPartition:
         found = FetchedPartition(part.partition, aborted=[], records=[])
         try:
-            partition = self._services.ready(name, part.partition)
-            if partition is None:
-                partition = await self._services.partition(name, part.partition, self._session)
+            partition = await self._partition(topic, part.partition)
             self.partitions.append(partition)
             partition.touch()
             _check_epoch(partition, part.current_leader_epoch)
@@ -159,9 +182,17 @@ class _Collected:
             found.error_code = error.code
         except MagnetarError as error:
             found.error_code = error_code(error)
-            log.info("fetch refused", topic=name, partition=part.partition, error=str(error))
+            log.info("fetch refused", topic=topic.name, partition=part.partition, error=str(error))
         self.failed = self.failed or found.error_code != ErrorCode.NONE
         return found
+
+    async def _partition(self, topic: FetchTopic, index: int) -> Partition:
+        services = self._services
+        if self._by_id:
+            await name_fetched(services, topic)
+            return await services.partition_by_id(topic.topic_id, topic.name, index, self._session)
+        ready = services.ready(topic.name, index)
+        return ready or await services.partition(topic.name, index, self._session)
 
     async def _read(
         self,

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -96,6 +97,8 @@ class Partition:
         self.log = topic.log
         self.positions = topic.log.positions
         self.transactions = PartitionTransactions(topic.log)
+        self.topic_id: uuid.UUID | None = None
+        """By which clients fetch what the log holds; None: nobody has yet."""
         self._states = ProducerSequences()
         self._known = False
         self._loading = asyncio.Lock()
