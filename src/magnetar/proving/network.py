@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import os
 import threading
-from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
+
+from magnetar.proving.socket_owners import GONE, inode_of, owns
 
 CHUNK_BYTES: Final = 64 << 10
 CLIENT: Final = "client"
@@ -27,9 +28,8 @@ CLIENT_HOST: Final = "127.0.9.1"
 START_S: Final = 30.0
 LOOKS: Final = 50
 LOOK_PAUSE_S: Final = 0.1
-NO_INODE: Final = "0"
 UNKNOWN: Final = "unknown"
-"""A process that has ended before it was looked for."""
+"""A process that has ended, or given the connection up, before it was looked for."""
 
 Address = tuple[str, int]
 
@@ -165,9 +165,11 @@ class RelayNetwork:
         if peer[0] == CLIENT_HOST:
             return CLIENT
         for _ in range(LOOKS):
-            inode = inode_of(tcp_table(), peer, here)
+            inode = inode_of(peer, here)
+            if inode == GONE:
+                return UNKNOWN
             for pid, name in list(self._names.items()):
-                if inode is not None and _owns(pid, inode):
+                if inode is not None and owns(pid, inode):
                     return name
             # The table may have changed while it was read; a link without a name could not be cut.
             await asyncio.sleep(LOOK_PAUSE_S)
@@ -182,38 +184,3 @@ class RelayNetwork:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def tcp_table() -> str:
-    """The kernel's, of IPv4."""
-    return Path("/proc/net/tcp").read_text()
-
-
-def inode_of(table: str, local: Address, remote: Address) -> str | None:
-    """Of the socket at the end ``local`` of that connection. Both ends are compared: one port may
-    have been that of several connections, and those that are over stay in the table for a minute,
-    without an inode."""
-    wanted = [_packed(local), _packed(remote)]
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if fields[1:3] == wanted and fields[9] != NO_INODE:
-            return fields[9]
-    return None
-
-
-def _packed(address: Address) -> str:
-    host, port = address
-    return f"{bytes(map(int, host.split('.')))[::-1].hex().upper()}:{port:04X}"
-
-
-def _owns(pid: int, inode: str) -> bool:
-    wanted = f"socket:[{inode}]"
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    for each in descriptors:
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/fd/{each}") == wanted:
-                return True
-    return False

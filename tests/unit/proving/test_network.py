@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.proving.network import CLIENT, RelayNetwork, inode_of, tcp_table
+from magnetar.proving.network import CLIENT, RelayNetwork
 
 
 @pytest.fixture
@@ -78,28 +78,3 @@ def test_a_cut_link_swallows_and_a_healed_one_breaks_what_has_lost(
                     with_end = broken.recv(1000)
                     assert with_end == b"", "what was swallowed is never delivered"
             assert said(other, b"e") == b"e", "it has lost nothing"
-
-
-def test_an_end_that_had_other_connections_is_found() -> None:
-    """A connection that was over, from the same port to another, was taken for the one that was
-    asked about, and who had it was looked for in vain, for five seconds."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as other,
-        socket.socket() as first,
-        socket.socket() as second,
-    ):
-        for each in (first, second):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first.bind(("127.0.0.1", 0))
-        local = first.getsockname()
-        second.bind(local)
-        first.connect(one.getsockname())
-        second.connect(other.getsockname())
-        table = tcp_table()
-        for each in (first, second):
-            inode = inode_of(table, local, each.getpeername())
-            assert inode == str(os.fstat(each.fileno()).st_ino)
-        over = table.replace(f" {os.fstat(first.fileno()).st_ino} ", " 0 ")
-        assert inode_of(over, local, one.getsockname()) is None
-        assert inode_of(over, local, other.getsockname()) is not None
