@@ -13,6 +13,9 @@ When the power goes, of what is not durable survives:
 * of the changes of a directory, the first so many: file systems carry them out in order. A rename
   within a directory is one change.
 
+What goes into a file through a mapping is not known here. Such a file must be one that its owner
+makes again from others (``rebuilt``, by the end of its name): it is gone after the cut.
+
 Why: docs/adr/0103-power-cuts-under-a-shim.md.
 """
 
@@ -39,6 +42,7 @@ class File:
     pending: list[FileChange] = field(default_factory=list)
     begun: dict[int, int] = field(default_factory=dict)
     """Number of a sync that has begun -> how many of the pending changes it covers."""
+    mapped: bool = False
 
     def sync_begins(self, number: int) -> None:
         self.begun[number] = len(self.pending)
@@ -139,10 +143,12 @@ def _sectors(change: FileChange, rng: random.Random) -> Iterable[FileChange]:
 
 
 class ModelDisk:
-    """The directory ``root`` and all below, as the disk has it: all of it durable to begin with."""
+    """The directory ``root`` and all below, as the disk has it: all of it durable to begin with.
+    ``rebuilt``: ends of names, see the module's text."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, rebuilt: tuple[str, ...] = ()) -> None:
         self.root = root
+        self._rebuilt = rebuilt
         self.top = _durable(root)
         self._by_inode: dict[int, Directory | File] = {root.stat().st_ino: self.top}
         self.pending_changes = 0
@@ -155,6 +161,8 @@ class ModelDisk:
         kind = change.kind
         if kind is ChangeKind.UNKNOWN:
             raise TraceError(f"a power cut under {change.path} is not known here")
+        if kind is ChangeKind.MAPPED and not self._rebuilt:
+            raise TraceError("a power cut under a mapped file is not known here")
         if kind in (ChangeKind.CREATED, ChangeKind.MADE):
             node: Directory | File = File() if kind is ChangeKind.CREATED else Directory()
             parent, name = self._parent(change.path)
@@ -175,7 +183,10 @@ class ModelDisk:
                 node.synced(change.first)
             else:
                 assert isinstance(node, File), change
-                node.pending.append(change)
+                if kind is ChangeKind.MAPPED:
+                    node.mapped = True
+                else:
+                    node.pending.append(change)
 
     def _rename(self, change: FileChange) -> None:
         source, old = self._parent(change.path)
@@ -227,6 +238,9 @@ class ModelDisk:
         for name, child in sorted(node.after_a_cut(rng, survival).items()):
             if isinstance(child, Directory):
                 self._write(child, target / name, rng, survival)
+            elif child.mapped:
+                if not name.endswith(self._rebuilt):
+                    raise TraceError(f"{target / name} is mapped: a cut is not known here")
             else:
                 self.pending_changes += len(child.pending)
                 (target / name).write_bytes(child.after_a_cut(rng, survival))

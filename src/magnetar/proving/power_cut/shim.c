@@ -7,10 +7,11 @@
  *   nobody has been told of a change that is not in the trace. A sync is written down when it begins
  *   and when it has worked: it covers what was written down before it began.
  * - One writev to a file opened with O_APPEND per record: records of threads do not mix.
- * - What cannot be written down (a shared writable mapping, a copy within the kernel) is said, and
- *   whoever reads the trace refuses it.
+ * - What cannot be written down (a copy within the kernel) is said, and whoever reads the trace
+ *   refuses it. Of a shared writable mapping is said which file it is of, and not what comes of it.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@
 #include <unistd.h>
 
 enum { OPENED = 1, CREATED, WRITTEN, SYNC_BEGUN, SYNCED, TRUNCATED, RENAMED, REMOVED, MADE, PUNCHED,
-       ALLOCATED, UNKNOWN, LINKED };
+       ALLOCATED, UNKNOWN, LINKED, MAPPED };
 
 #define FDS 65536
 #define DURABLE 1
@@ -202,10 +203,27 @@ static FILE *streamed(FILE *(*real)(const char *, const char *), const char *pat
 FILE *fopen(const char *path, const char *how) { REAL(fopen); return streamed(real, path, how); }
 FILE *fopen64(const char *path, const char *how) { REAL(fopen64); return streamed(real, path, how); }
 
-int close(int fd)
+static void forgotten(int fd)
 {
     if (fd >= 0 && fd < FDS && fd != trace) inodes[fd] = 0;
+}
+int close(int fd)
+{
+    forgotten(fd);
     return syscall(SYS_close, fd);
+}
+/* These close within the C library; the descriptor may be another's a moment later. */
+int closedir(DIR *folder)
+{
+    REAL(closedir);
+    forgotten(dirfd(folder));
+    return real(folder);
+}
+int fclose(FILE *file)
+{
+    REAL(fclose);
+    forgotten(fileno(file));
+    return real(file);
 }
 
 static int copied(int old, int fd)
@@ -285,6 +303,12 @@ static int removed(int at, const char *path, int flags)
 int unlink(const char *path) { return removed(AT_FDCWD, path, 0); }
 int unlinkat(int at, const char *path, int flags) { return removed(at, path, flags); }
 int rmdir(const char *path) { return removed(AT_FDCWD, path, AT_REMOVEDIR); }
+int remove(const char *path)
+{
+    struct stat found;
+    int failed = syscall(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW);
+    return failed ? failed : removed(AT_FDCWD, path, S_ISDIR(found.st_mode) ? AT_REMOVEDIR : 0);
+}
 
 static int made(int at, const char *path, mode_t mode)
 {
@@ -453,7 +477,8 @@ int fdatasync(int fd) { return synced(fd, SYS_fdatasync); }
 
 static void *mapped(void *at, size_t size, int access, int flags, int fd, int64_t offset)
 {
-    if (inode_of(fd) && (access & PROT_WRITE) && (flags & MAP_SHARED)) unknown("mmap");
+    if (inode_of(fd) && (access & PROT_WRITE) && (flags & MAP_SHARED))
+        note(MAPPED, inode_of(fd), 0, 0, 0, 0, 0, 0, 0, 0);
     return (void *)syscall(SYS_mmap, at, size, access, flags, fd, offset);
 }
 void *mmap(void *at, size_t size, int access, int flags, int fd, off_t offset)

@@ -27,6 +27,7 @@ class ChangeKind(IntEnum):
     ALLOCATED = 11
     UNKNOWN = 12
     LINKED = 13
+    MAPPED = 14
 
 
 class FileChange(NamedTuple):
