@@ -12,7 +12,9 @@
 #                           be found; writes the table
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make prove [SCENARIO=name] [SEED=n]   the same faults on both engines, counted, with a page for who
-#                           decides between them, in out/prove (docs/prove.md); some minutes
+#                           decides between them, in out/prove (docs/prove.md); some minutes.
+#                           PEERS=1: on a cluster of Kafka's own, too, which Maven fetches, into
+#                           out/peers or KEPT=dir
 #   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
 #                           BookKeeper's Java client and shell, Kafka's tools and broker on our
 #                           partitions' files; needs Maven and a Java compiler,
@@ -50,6 +52,7 @@ SEEDS ?= 200
 RING ?= 1
 TESTS ?= tests
 CUTS ?= 100
+PROVE = $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 FUZZ = $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(FIRST),--first $(FIRST))
 TWINS_TESTS := $(addprefix tests/unit/, wire/bookie/test_v2.py wire/bookie/test_digest.py \
 	wire/pulsar/test_plain_acks.py wire/pulsar/test_encoders.py wire/pulsar/test_golden.py \
@@ -132,7 +135,11 @@ scenarios: $(VENV)/.dev java
 	$(BIN)/python -m pytest --durations=0 -m slow tests/integration/test_engines.py
 
 prove: $(VENV)/.dev java
-	$(BIN)/python -m magnetar prove $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
+ifdef PEERS
+	$(BIN)/python -m bench.peers.prove $(if $(KEPT),$(abspath $(KEPT)),out/peers)/kafka $(PROVE)
+else
+	$(BIN)/python -m magnetar prove $(PROVE)
+endif
 
 interop: $(VENV)/.dev java
 	@for tool in mvn javac; do command -v $$tool > /dev/null || \

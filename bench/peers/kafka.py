@@ -56,14 +56,30 @@ class Fetched:
 def fetched(folder: Path) -> Fetched:
     """Fetch what is not there yet. Raises ``SystemExit`` that says what is missing."""
     found = Fetched(folder.resolve())
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in (found.server, found.connector):
-        if not part.exists():
-            _fetch_jars(HERE / f"{part.name}.pom.xml", part)
+    fetched_server(folder)
+    if not found.connector.exists():
+        _fetch_jars(HERE / "connector.pom.xml", found.connector)
     if not found.python.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--target", str(found.python), PYTHON_CLIENT], check=True)
     return found
+
+
+def fetched_server(folder: Path) -> Path:
+    """The broker alone: its directory of jars. Raises as ``fetched``."""
+    found = Fetched(folder.resolve()).server
+    folder.mkdir(parents=True, exist_ok=True)
+    if not found.exists():
+        _fetch_jars(HERE / "server.pom.xml", found)
+    return found
+
+
+def new_id() -> str:
+    """Of a cluster or a directory: 16 bytes in base64. One that begins with "-" would be taken for
+    an option by Kafka's tools."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))[0] == "-":
+        pass
+    return made
 
 
 def _fetch_jars(pom: Path, part: Path) -> None:
@@ -93,8 +109,7 @@ def kafka(parts: Fetched, settings: str = "") -> Iterator[Kafka]:
         ports = free_port(), free_port()
         config = _configured(folder, *ports, settings)
         java = [find_java(), *JVM_FLAGS, "-cp", str(parts.server / "*")]
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        form = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
+        form = ["kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(config)]
         subprocess.run([*java, *form], check=True, stdout=subprocess.DEVNULL)
         with (folder / "kafka.log").open("wb") as log:
             process = subprocess.Popen(

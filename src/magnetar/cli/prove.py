@@ -8,7 +8,6 @@ import click
 
 from magnetar.config import LoggingConfig
 from magnetar.logs import configure
-from magnetar.model.errors import ConfigError
 
 
 @click.command()
@@ -37,17 +36,14 @@ def prove(names: tuple[str, ...], listed: bool, out: Path, seed: int) -> None:
     """
     from magnetar.proving.pages import verdict
     from magnetar.proving.running import run, write
-    from magnetar.proving.scenarios import BY_NAME, SCENARIOS
+    from magnetar.proving.scenarios import SCENARIOS, chosen
 
     if listed:
         for each in SCENARIOS:
             click.echo(f"{each.name:22} {each.title}")
         return
-    unknown = [name for name in names if name not in BY_NAME]
-    if unknown:
-        raise ConfigError(f"no scenario {unknown[0]!r}; there are: {', '.join(BY_NAME)}")
+    wanted = chosen(names)
     configure(LoggingConfig(level="error"))
-    wanted = [BY_NAME[name] for name in names] or list(SCENARIOS)
     result = run(wanted, seed, click.echo)
     page = write(result, out)
     click.echo(f"{verdict(result)}\n{page}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from magnetar.model.errors import MagnetarError
@@ -123,7 +123,7 @@ def look(address: Address, topic: str) -> PartitionView:
 
 
 def create_topic(
-    address: Address, topic: str, replicas: int, configs: dict[str, str], within_s: float = 30.0
+    address: Address, topic: str, replicas: int, configs: Mapping[str, str], within_s: float = 30.0
 ) -> None:
     """With one partition. Raises ``OSError``, ``RefusedError``."""
     said = [TopicConfig(name, value) for name, value in configs.items()]

@@ -54,7 +54,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """``acks``: -1 is all. ``text``: what is special about it, for people."""
+    """``acks``: -1 is all. ``text``: what is special about it, for people. ``peer``: the system
+    whose lane it is; empty: ours."""
 
     name: str
     engine: Engine
@@ -63,6 +64,12 @@ class LaneSpec:
     min_isr: int = 1
     unclean: bool = False
     text: str = ""
+    peer: str = ""
+
+    @property
+    def side(self) -> str:
+        """What is compared: an engine of ours, or a peer."""
+        return self.peer or self.engine.value
 
 
 @dataclass(slots=True)

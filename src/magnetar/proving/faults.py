@@ -18,11 +18,11 @@ from magnetar.log.policy import Engine
 from magnetar.proving.client import ALL
 from magnetar.proving.counting import Back, Observed
 from magnetar.proving.lane import TopicLane
+from magnetar.proving.magnetar_stage import MagnetarStage
 from magnetar.proving.network import CLIENT
 from magnetar.proving.scenarios import AFTER, BEFORE, EXPOSED_MESSAGES, Scenario
-from magnetar.proving.stage import SESSION_MS, ZOOKEEPER, Settings, Stage
+from magnetar.proving.stage import Settings, Stage
 
-SESSION_S: Final = SESSION_MS / 1000
 WAIT_S: Final = 90.0
 PATIENCE_S: Final = 6.0
 ALONE_S: Final = 12.0
@@ -35,15 +35,21 @@ NEVER_MS: Final = 600_000
 SOON_MS: Final = 1500
 
 Outcome = Mapping[str, Observed]
+OpenStage = Callable[[Path, Settings], Stage]
 
 
 class Making(NamedTuple):
-    """``folder``: of the scenario, which nobody else uses."""
+    """``folder``: of the scenario, which nobody else uses; ``open_stage``: whose cluster it is."""
 
     scenario: Scenario
     folder: Path
     seed: int
     say: Callable[[str], None]
+    open_stage: OpenStage = MagnetarStage
+
+    def stage(self, settings: Settings) -> Stage:
+        """To be entered."""
+        return self.open_stage(self.folder, settings)
 
 
 class Play:
@@ -131,8 +137,7 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def leader_dies(making: Making) -> Outcome:
-    settings = Settings(broker=(f"partition.replica_lag_ms_max={NEVER_MS}",))
-    with Stage(making.folder, settings) as stage:
+    with making.stage(Settings(replica_lag_ms_max=NEVER_MS)) as stage:
         play = Play(making, stage)
         play.before()
         making.say("followers are kept from fetching")
@@ -160,8 +165,7 @@ def _only_copies(play: Play, told: Mapping[TopicLane, int], acks: int) -> dict[T
 
 
 def isr_shrinks(making: Making) -> Outcome:
-    settings = Settings(bookies=5, broker=(f"partition.replica_lag_ms_max={SOON_MS}",))
-    with Stage(making.folder, settings) as stage:
+    with making.stage(Settings(bookies=5, replica_lag_ms_max=SOON_MS)) as stage:
         play = Play(making, stage)
         play.before()
         making.say("the leader is cut off from followers and two bookies")
@@ -204,12 +208,12 @@ def _alone(stage: Stage, lane: TopicLane) -> bool:
 
 
 def cut_from_metadata(making: Making) -> Outcome:
-    with Stage(making.folder, Settings()) as stage:
+    with making.stage(Settings()) as stage:
         play = Play(making, stage)
         play.before()
-        making.say("the leader's link to ZooKeeper is cut")
+        making.say(f"{play.server.name}'s link to the {stage.metadata_name} is cut")
         fault_s = time.monotonic()
-        stage.network.cut((play.server.name, ZOOKEEPER))
+        stage.network.cut((play.server.name, stage.metadata_name))
 
         def work(lane: TopicLane) -> None:
             """With the leader as long as it answers; then with another, which the cut one does
@@ -245,12 +249,12 @@ def _gap(found: Observed, lane: TopicLane, last_s: float) -> None:
 
 
 def isolated(making: Making) -> Outcome:
-    with Stage(making.folder, Settings()) as stage:
+    with making.stage(Settings()) as stage:
         play = Play(making, stage)
         play.before()
         making.say(f"{play.server.name} is cut off from everybody")
         me = play.server.name
-        servers = [ZOOKEEPER, *(each.name for each in (*stage.bookies, *stage.brokers))]
+        servers = [stage.metadata_name, *(each.name for each in (*stage.bookies, *stage.brokers))]
         fault_s = time.monotonic()
         stage.network.cut(
             *((me, other) for other in servers),
@@ -262,7 +266,7 @@ def isolated(making: Making) -> Outcome:
 
 
 def paused(making: Making) -> Outcome:
-    with Stage(making.folder, Settings()) as stage:
+    with making.stage(Settings()) as stage:
         play = Play(making, stage)
         play.before()
         making.say(f"{play.server.name} is paused")

@@ -30,9 +30,10 @@ from magnetar.model.errors import (
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.proving.counting import Back, Observed, count
 from magnetar.proving.faults import Making, Outcome
+from magnetar.proving.magnetar_stage import MagnetarStage
 from magnetar.proving.scenarios import ENTRIES, HELD
 from magnetar.proving.servers import Server
-from magnetar.proving.stage import SESSION_MS, Settings, Stage
+from magnetar.proving.stage import SESSION_MS, Settings
 
 REPAIR_S: Final = 60.0
 REFUSALS: Final = 2
@@ -40,7 +41,7 @@ READ_BYTES: Final = 1 << 20
 
 
 @asynccontextmanager
-async def _client(stage: Stage, ack_quorum: int = 2) -> AsyncIterator[LedgerClient]:
+async def _client(stage: MagnetarStage, ack_quorum: int = 2) -> AsyncIterator[LedgerClient]:
     """With a session and connections of its own: it knows nothing of what others have seen."""
     config = Config(
         metadata=MetadataConfig(url=stage.metadata_url, session_timeout_ms=SESSION_MS),
@@ -58,7 +59,7 @@ async def _append(writer: LedgerWriter, messages: int) -> None:
     await writer.add([b"%d" % number for number in range(first, first + messages)])
 
 
-async def _closed(stage: Stage) -> LedgerMetadata:
+async def _closed(stage: MagnetarStage) -> LedgerMetadata:
     async with _client(stage) as client:
         writer = await client.create()
         await _append(writer, ENTRIES)
@@ -80,7 +81,7 @@ async def _read(reader: LedgerReader) -> list[int]:
     return found
 
 
-async def _observed(stage: Stage, ledger_id: int, messages: int, exposed: int) -> Observed:
+async def _observed(stage: MagnetarStage, ledger_id: int, messages: int, exposed: int) -> Observed:
     begun_s = time.monotonic()
     async with _client(stage) as client:
         read = await _read(await client.open(ledger_id))
@@ -94,7 +95,7 @@ async def _observed(stage: Stage, ledger_id: int, messages: int, exposed: int) -
 class _Bookies:
     """Which there are; a wiped one is gone for good."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: MagnetarStage) -> None:
         self._stage = stage
         self._there = {each.name: each for each in stage.bookies}
 
@@ -117,7 +118,7 @@ class _Bookies:
 
 
 def ledger_loses_bookies(making: Making) -> Outcome:
-    with Stage(making.folder, Settings(brokers=0, quorums=(3, 2, 2))) as stage:
+    with MagnetarStage(making.folder, Settings(brokers=0, quorums=(3, 2, 2))) as stage:
         bookies = _Bookies(stage)
         found = asyncio.run(_wiped_and_repaired(making, stage, bookies))
         bookies.fill_up()
@@ -128,7 +129,7 @@ def ledger_loses_bookies(making: Making) -> Outcome:
 
 
 async def _wiped_and_repaired(
-    making: Making, stage: Stage, bookies: _Bookies
+    making: Making, stage: MagnetarStage, bookies: _Bookies
 ) -> dict[str, Observed]:
     ledger = await _closed(stage)
     first, second, _ = bookies.of(ledger)
@@ -153,7 +154,7 @@ async def _wiped_and_repaired(
     return {"closed-one-wiped": one, "closed-repaired": repaired}
 
 
-async def _two_wiped(making: Making, stage: Stage, bookies: _Bookies) -> Observed:
+async def _two_wiped(making: Making, stage: MagnetarStage, bookies: _Bookies) -> Observed:
     ledger = await _closed(stage)
     pair = bookies.of(ledger)[:2]
     theirs = [
@@ -165,7 +166,7 @@ async def _two_wiped(making: Making, stage: Stage, bookies: _Bookies) -> Observe
     return await _observed(stage, ledger.ledger_id, ENTRIES, len(theirs))
 
 
-async def _only_copy_away(making: Making, stage: Stage, bookies: _Bookies) -> Observed:
+async def _only_copy_away(making: Making, stage: MagnetarStage, bookies: _Bookies) -> Observed:
     async with _client(stage, ack_quorum=1) as owner:
         writer = await owner.create()
         ledger_id = writer.ledger_id

@@ -40,8 +40,13 @@ DECISIONS: Final = (
     ("A lost tail is cheaper than a wait",
      "partition with `acks=1`, or unclean election: the counts below are the price."),
 )  # fmt: skip
+BESIDE: Final = (
+    "Beside them, where they have the same model: other systems, each a cluster of its own of as "
+    "many brokers, after ours, with the same fault, load and settings. Their lanes have their "
+    "names."
+)
 HEAD: Final = (
-    "engine", "settings", "acknowledged", "lost: expected", "lost: observed", "duplicated",
+    "side", "settings", "acknowledged", "lost: expected", "lost: observed", "duplicated",
     "reordered", "unavailable", "then served by", "as expected",
 )  # fmt: skip
 
@@ -50,8 +55,11 @@ def verdict(result: RunResult) -> str:
     """One line."""
     lanes = [lane for each in result.scenarios for lane in each.lanes]
     wrong = sum(bool(lane.wrong) for lane in lanes)
+    peers = [(peer, each.scenario.name) for each in result.scenarios for peer in each.peers]
     failed = sum(bool(each.failed) for each in result.scenarios)
+    failed += sum(bool(peer.failed) for peer, _ in peers)
     skipped = [each.scenario.name for each in result.scenarios if each.not_run]
+    skipped += [f"{peer.name} in {name}" for peer, name in peers if peer.not_run]
     text = f"{len(lanes) - wrong} of {len(lanes)} lanes came out as expected"
     if failed:
         text += f"; {failed} scenarios FAILED"
@@ -63,7 +71,7 @@ def verdict(result: RunResult) -> str:
 def row(lane: LaneResult) -> list[str]:
     seen = lane.observed
     return [
-        lane.spec.engine.value,
+        lane.spec.side,
         settings(lane.spec),
         str(seen.acknowledged),
         expected_lost(lane.spec),
@@ -82,6 +90,20 @@ def _remark(found: ScenarioResult) -> str:
     return f"FAILED: {found.failed}" if found.failed else ""
 
 
+def _of_peers(found: ScenarioResult) -> Iterator[str]:
+    for each in found.peers:
+        yield from (f"{each.name}: {note}" for note in each.notes)
+        if each.not_run:
+            yield f"{each.name} not run: {each.not_run}"
+        if each.failed:
+            yield f"{each.name} FAILED: {each.failed}"
+
+
+def _introduction(result: RunResult) -> Sequence[str]:
+    peers = any(each.peers for each in result.scenarios)
+    return (*INTRODUCTION, BESIDE) if peers else INTRODUCTION
+
+
 # -- Markdown ---------------------------------------------------------------------------------
 
 
@@ -93,7 +115,7 @@ def markdown(result: RunResult) -> str:
 def _markdown(result: RunResult) -> Iterator[str]:
     yield f"# {TITLE}\n"
     yield f"**{verdict(result)}**\n"
-    yield "\n".join(INTRODUCTION) + "\n"
+    yield "\n\n".join(_introduction(result)) + "\n"
     yield "## Which one\n"
     yield "| what counts | then |\n|---|---|"
     for asked, answer in DECISIONS:
@@ -107,6 +129,8 @@ def _markdown(result: RunResult) -> Iterator[str]:
             yield f"**{_remark(found)}**\n"
         if found.lanes:
             yield table(found.lanes) + "\n"
+        if remarks := "\n".join(f"* {each}" for each in _of_peers(found)):
+            yield remarks + "\n"
         yield f"*{found.scenario.lesson}*\n"
 
 
@@ -140,7 +164,7 @@ def _html(result: RunResult) -> Iterator[str]:
     yield f"<title>{TITLE}</title><style>{STYLE}</style></head><body><h1>{TITLE}</h1>"
     bad = "" if result.as_expected else " bad"
     yield f"<p class='verdict{bad}'>{escape(verdict(result))}</p>"
-    yield from (f"<p>{_marked(each)}</p>" for each in INTRODUCTION)
+    yield from (f"<p>{_marked(each)}</p>" for each in _introduction(result))
     yield "<h2>Which one</h2><table><tr><th>what counts</th><th>then</th></tr>"
     for asked, answer in DECISIONS:
         yield f"<tr><td>{_marked(asked)}</td><td>{_marked(answer)}</td></tr>"
@@ -156,6 +180,8 @@ def _html(result: RunResult) -> Iterator[str]:
             yield "<table><tr>" + "".join(f"<th>{each}</th>" for each in HEAD) + "</tr>"
             yield from map(_html_row, found.lanes)
             yield "</table>"
+        if remarks := "".join(f"<li>{_marked(each)}</li>" for each in _of_peers(found)):
+            yield f"<ul>{remarks}</ul>"
         yield f"<p><em>{_marked(found.scenario.lesson)}</em></p>"
     yield "</body></html>"
 

@@ -19,6 +19,8 @@ BAR: Final = 380
 ROW: Final = 22
 TITLE: Final = 34
 COLOURS: Final = {Engine.LEDGER: "#2b6cb0", Engine.PARTITION: "#b7791f"}
+PEERS: Final = {Engine.LEDGER: "#90cdf4", Engine.PARTITION: "#f6ad55"}
+"""Another system of that model."""
 LOST: Final = "#c53030"
 KEPT: Final = "#c6f6d5"
 GREY: Final = "#718096"
@@ -35,7 +37,7 @@ def outages(result: RunResult) -> str:
 
     def bar(lane: LaneResult, y: int) -> Iterator[str]:
         width = BAR * _seconds(lane) / most
-        yield _rect(LABEL, y + 4, max(width, 1), ROW - 8, COLOURS[lane.spec.engine])
+        yield _rect(LABEL, y + 4, max(width, 1), ROW - 8, _colour(lane))
         yield _text(LABEL + width + 6, y + 15, unavailable(lane.observed))
 
     return _picture("Nobody took a message for", result, bar)
@@ -57,6 +59,10 @@ def _seconds(lane: LaneResult) -> float:
     return lane.observed.unavailable_s or 0.0
 
 
+def _colour(lane: LaneResult) -> str:
+    return (PEERS if lane.spec.peer else COLOURS)[lane.spec.engine]
+
+
 def _lanes(result: RunResult) -> list[LaneResult]:
     return [lane for each in result.scenarios for lane in each.lanes]
 
@@ -73,9 +79,8 @@ def _picture(title: str, result: RunResult, bar: object) -> str:
             parts.append(_text(24, y + 15, why[:110], LOST))
             y += ROW
         for lane in found.lanes:
-            colour = COLOURS[lane.spec.engine]
-            label = f"{lane.spec.engine.value}: {settings(lane.spec)}"
-            parts.append(_text(24, y + 15, _short(label), colour))
+            label = f"{lane.spec.side}: {settings(lane.spec)}"
+            parts.append(_text(24, y + 15, _short(label), COLOURS[lane.spec.engine]))
             parts += bar(lane, y)
             y += ROW
         y += 6

@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from magnetar.proving.counting import Observed
@@ -23,11 +22,6 @@ from magnetar.proving.scenarios import EXPOSED_MESSAGES
 from magnetar.proving.servers import Server
 from magnetar.proving.stage import Settings, Stage
 
-UNSYNCED: Final = Settings(
-    bookie=("bookie.journal.sync=false", "bookie.flush_interval_ms=600000"),
-    broker=("partition.sync=operating-system",),
-)
-SYNCED: Final = Settings()
 RESTARTED_S: Final = 30.0
 """Within which whoever can lead does."""
 
@@ -43,9 +37,11 @@ class _Machines:
 
     def prepare(self, stage: Stage, server: Server) -> None:
         """Before it starts on what its disk holds."""
+        if server.name == stage.metadata_name:
+            return
         root = stage.data_dir(server)
         root.mkdir(exist_ok=True)
-        self._disks[server.name] = ModelDisk(root)
+        self._disks[server.name] = ModelDisk(root, stage.rebuilt_files)
         trace = root.with_name("trace")
         trace.unlink(missing_ok=True)
         server.environment = under_shim(self._shim, root, trace)
@@ -64,33 +60,19 @@ class _Machines:
         return lost
 
 
-class _PoweredStage(Stage):
-    def __init__(self, making: Making, settings: Settings) -> None:
-        self.machines = _Machines(making)
-        super().__init__(making.folder / "stage", settings)
-
-    def _begin(self, server: Server) -> None:
-        self.machines.prepare(self, server)
-        super()._begin(server)
-
-
-@contextmanager
-def _powered(making: Making, settings: Settings) -> Iterator[_PoweredStage]:
-    with _PoweredStage(making, settings) as stage:
-        yield stage
-
-
 def power_cut_synced(making: Making) -> Outcome:
-    return _power_cut(making, SYNCED)
+    return _power_cut(making, synced=True)
 
 
 def power_cut_unsynced(making: Making) -> Outcome:
-    return _power_cut(making, UNSYNCED)
+    return _power_cut(making, synced=False)
 
 
-def _power_cut(making: Making, settings: Settings) -> dict[str, Observed]:
+def _power_cut(making: Making, synced: bool) -> dict[str, Observed]:
     """Raises ``NoCompilerError``."""
-    with _powered(making, settings) as stage:
+    cluster, power = making.stage(Settings(synced=synced)), _Machines(making)
+    cluster.prepare = partial(power.prepare, cluster)
+    with cluster as stage:
         play = Play(making, stage)
         play.each(lambda lane: lane.produce(1))
         play.each(lambda lane: lane.wait_in_sync())
@@ -100,11 +82,11 @@ def _power_cut(making: Making, settings: Settings) -> dict[str, Observed]:
         machines = [*stage.brokers, *stage.bookies]
         making.say("the power goes")
         fault_s = time.monotonic()
-        lost = stage.machines.cut(stage, machines)
+        lost = power.cut(stage, machines)
         making.say(f"{lost} changes of files are gone; the power is back")
         stage.start(*machines)
         for lane in play.lanes:
             lane.lose_line()
         play.after(RESTARTED_S)
-        exposed = sent if settings is UNSYNCED else {}
+        exposed = {} if synced else sent
         return play.read(fault_s, exposed)

@@ -23,19 +23,31 @@ class LaneResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerResult:
+    """What is to be said of another system in a scenario beside its lanes."""
+
+    name: str
+    notes: Sequence[str] = ()
+    not_run: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ScenarioResult:
     """``not_run``: why, where something is missing that it needs; ``failed``: why the fault could
-    not be made, or what came of it not be counted."""
+    not be made, or what came of it not be counted. ``lanes``: those of peers beside ours."""
 
     scenario: Scenario
     lanes: Sequence[LaneResult] = ()
     seconds: float = 0.0
     not_run: str = ""
     failed: str = ""
+    peers: Sequence[PeerResult] = ()
 
     @property
     def as_expected(self) -> bool:
-        return not self.failed and not any(lane.wrong for lane in self.lanes)
+        failed = self.failed or any(each.failed for each in self.peers)
+        return not failed and not any(lane.wrong for lane in self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,15 @@ def _scenario(found: ScenarioResult) -> dict[str, Any]:
         "not_run": found.not_run,
         "failed": found.failed,
         "lanes": [_lane(each) for each in found.lanes],
+        "peers": [
+            {
+                "name": each.name,
+                "notes": list(each.notes),
+                "not_run": each.not_run,
+                "failed": each.failed,
+            }
+            for each in found.peers
+        ],
     }
 
 
@@ -119,7 +140,7 @@ def _lane(lane: LaneResult) -> dict[str, Any]:
     return {
         "name": spec.name,
         "engine": spec.engine.value,
-        "side": spec.engine.value,
+        "side": spec.side,
         "settings": settings(spec),
         "acks": spec.acks,
         "expected": {

@@ -6,10 +6,12 @@ is). Pure; how a fault is made: ``faults``, ``ledger_faults``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from magnetar.log.policy import Engine
+from magnetar.model.errors import ConfigError
 from magnetar.proving.counting import EXPOSED, RESENT, Back, Expected, LaneSpec
 
 BEFORE: Final = 50
@@ -163,3 +165,11 @@ SCENARIOS: Final = (
 )  # fmt: skip
 
 BY_NAME: Final = {each.name: each for each in SCENARIOS}
+
+
+def chosen(names: Sequence[str]) -> list[Scenario]:
+    """Of these names; all if there are none. Raises ``ConfigError``."""
+    for name in names:
+        if name not in BY_NAME:
+            raise ConfigError(f"no scenario {name!r}; there are: {', '.join(BY_NAME)}")
+    return [BY_NAME[name] for name in names] or list(SCENARIOS)

@@ -10,12 +10,13 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from magnetar.env.child_process import ends_with
 from magnetar.model.errors import StartError
@@ -26,15 +27,15 @@ END_S: Final = 30.0
 
 
 class Server:
-    """``magnetar ARGUMENTS...``; its logs go to ``folder``. To be started in a thread that lives as
-    long as it shall."""
+    """A command that says a line when it is ready; its logs go to ``folder``. To be started in a
+    thread that lives as long as it shall."""
 
-    def __init__(self, folder: Path, name: str, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, name: str, command: Sequence[str]) -> None:
         self.name = name
         self.environment: Mapping[str, str] = {}
         """Beside this process's."""
         self._folder = folder
-        self._command = [*MAGNETAR, *arguments]
+        self._command = [*command]
         self._process: subprocess.Popen[bytes] | None = None
         self._lives = 0
 
@@ -63,11 +64,14 @@ class Server:
                 self._command,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=self._stdout(log),
                 stderr=log,
                 start_new_session=True,  # Ctrl-C stops us, and we stop it
                 preexec_fn=ends_with(os.getpid(), signal.SIGKILL),
             )
+
+    def _stdout(self, log: IO[bytes]) -> IO[bytes] | int:
+        return subprocess.PIPE
 
     def wait_ready(self) -> None:
         """Raises ``StartError``."""
@@ -76,8 +80,13 @@ class Server:
         assert process.stdout is not None
         ready = select.select([process.stdout], [], [], READY_S)[0]
         if not ready or not process.stdout.readline():
-            lines = self.log.splitlines()[-5:]
-            raise StartError(f"{self.name} did not start; its last lines: {' | '.join(lines)}")
+            raise self._not_started()
+
+    def _not_started(self) -> StartError:
+        lines = self.log.splitlines()[-5:]
+        ended = "" if self.running else f" (it ended with {self._process and self._process.poll()})"
+        said = " | ".join(lines) or "it has said nothing"
+        return StartError(f"{self.name} did not start{ended}; its last lines: {said}")
 
     def pause(self) -> None:
         """SIGSTOP: alive, connected, and silent."""
@@ -103,3 +112,31 @@ class Server:
         while self.running and time.monotonic() < deadline_s:
             time.sleep(0.05)
         return not self.running
+
+
+class ListeningServer(Server):
+    """One that is ready when it takes connections at ``address``; what it says goes to its log."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        command: Sequence[str],
+        address: tuple[str, int],
+        ready_s: float = READY_S,
+    ) -> None:
+        super().__init__(folder, name, command)
+        self._address = address
+        self._ready_s = ready_s
+
+    def _stdout(self, log: IO[bytes]) -> IO[bytes] | int:
+        return log
+
+    def wait_ready(self) -> None:
+        """Raises ``StartError``."""
+        deadline_s = time.monotonic() + self._ready_s
+        while self.running and time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError), socket.create_connection(self._address, 1.0):
+                return
+            time.sleep(0.1)
+        raise self._not_started()

@@ -1,23 +1,21 @@
-"""A stage: ZooKeeper, bookies and brokers of one cluster, as processes, with relays between them.
+"""A stage: the servers of one cluster, as processes with relays between them, as faults need it.
+Which servers these are is a subclass's to say (``magnetar_stage``).
 
-Owns their addresses, settings and data directories. Bookie ``i`` serves at 127.0.7.i and is reached
-at 127.0.8.i, broker ``i`` likewise from 127.0.7.101 on, under one port each; all reach ZooKeeper by
-its relay. So every link between any two can be cut (``network``). Topics are led, and owned, by one
-broker: the one that the fault is made for.
+Brokers are numbered from 1 on. Every server is reached at an address that is a relay's, so that
+every link between any two can be cut (``network``). Topics are led, and owned, by one broker: the
+one that the fault is made for.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import ClassVar, Final, NamedTuple, Self, TypeVar
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
-from magnetar.log.policy import Engine
 from magnetar.model.errors import ConfigError, MagnetarError, StartError
 from magnetar.proving.client import Address, PartitionView, RefusedError, create_topic, look
 from magnetar.proving.counting import LaneSpec
@@ -28,36 +26,28 @@ T = TypeVar("T")
 
 SESSION_MS: Final = 4000
 BROKERS: Final = 3
-ZOOKEEPER: Final = "zookeeper"
 WAIT_S: Final = 60.0
 NAMES_TRIED: Final = 60
-BOOKIE_SETTINGS: Final = (
-    "bookie.entry_bytes_max=65536",
-    "broker.message_bytes_max=32768",
-    "bookie.journal.file_bytes=1048576",
-    "bookie.journal.recycled_files_max=2",
-    "bookie.write_cache_bytes=1048576",
-    "bookie.entry_log_bytes_max=1048576",
-    "bookie.disk_reserve_bytes=0",
-    "bookie.disk_warn_percent=100",
-    "bookie.disk_full_percent=100",
-    "bookie.disk_low_water_percent=100",
-)
-"""Small files: what is done to a disk is written down (``power_cut``)."""
 
 
 class Settings(NamedTuple):
-    """``NAME=VALUE`` each."""
+    """``replica_lag_ms_max``: after which a follower that does not fetch is out of sync;
+    ``synced``: whether a message is on disks before it counts. None: as the system is shipped."""
 
     bookies: int = 3
     quorums: tuple[int, int, int] = (3, 3, 2)
-    bookie: Sequence[str] = ()
-    broker: Sequence[str] = ()
     brokers: int = BROKERS
+    replica_lag_ms_max: int | None = None
+    synced: bool | None = None
 
 
-class Stage:
+class Stage(ABC):
     """A context manager; all that it has started ends with it."""
+
+    metadata_name: ClassVar[str]
+    """Of the server that says who leads, in the network."""
+    rebuilt_files: ClassVar[tuple[str, ...]] = ()
+    """Ends of names of files that brokers map into memory and make again when they are gone."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
@@ -67,13 +57,14 @@ class Stage:
         self.brokers: list[Server] = []
         self.addresses: list[Address] = []
         """Of brokers, for clients of Kafka's protocol."""
-        self.metadata_url = ""
+        self.prepare: Callable[[Server], None] = lambda _server: None
+        """Called before a server starts, again too."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._start()
+            self._set_up()
         except BaseException:
             self._stack.close()
             raise
@@ -87,19 +78,13 @@ class Stage:
     ) -> None:
         self._stack.close()
 
-    def _start(self) -> None:
-        zookeeper = self._stack.enter_context(ZooKeeperServer(self.folder / "zookeeper"))
-        self._stack.enter_context(self.network)
-        target = "127.0.0.1", zookeeper.port
-        host, port = self.network.relay(ZOOKEEPER, target, ("127.0.0.1", 0))
-        self.metadata_url = f"zk://{host}:{port}/prove"
-        for number in range(self.settings.bookies):
-            self.bookies.append(self._bookie(number))
-        for number in range(self.settings.brokers):
-            self.brokers.append(self._broker(number))
-        for server in (*self.bookies, *self.brokers):
-            self._stack.callback(server.kill)
-        self.start(*self.bookies, *self.brokers)
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Start all servers; what ends them is on ``_stack``. Raises ``StartError``."""
+
+    @abstractmethod
+    def _topic(self, spec: LaneSpec) -> tuple[int, Mapping[str, str]]:
+        """(replicas, settings) of a lane's topic."""
 
     def start(self, *servers: Server) -> None:
         """All at once; again too. One that does not come up is started once more, as by whoever
@@ -115,72 +100,13 @@ class Stage:
                 server.wait_ready()
 
     def _begin(self, server: Server) -> None:
+        self.prepare(server)
         server.begin()
         self.network.name(server.pid, server.name)
 
     def data_dir(self, server: Server) -> Path:
+        """Where all is that it stores."""
         return self.folder / server.name / "data"
-
-    def add_bookie(self) -> Server:
-        """A new, empty one joins."""
-        added = self._bookie(len(self.bookies))
-        self.bookies.append(added)
-        self._stack.callback(added.kill)
-        self.start(added)
-        return added
-
-    def auto_recovery(self) -> Server:
-        """A process that repairs as soon as a bookie is gone."""
-        settings = ("repair.lost_bookie_delay_ms=0", "repair.look_interval_ms=200")
-        made = self._server("autorecovery", ["autorecovery"], settings)
-        self._stack.callback(made.kill)
-        self.start(made)
-        return made
-
-    def _bookie(self, number: int) -> Server:
-        name, port = f"bookie-{number}", free_port()
-        own, told = f"127.0.7.{number + 1}", f"127.0.8.{number + 1}"
-        settings = (
-            f"bookie.host={own}",
-            f"bookie.advertised_host={told}",
-            f"bookie.bookie_id={name}",
-            f"metadata.session_timeout_ms={SESSION_MS}",
-            "repair.in_bookies=false",  # what is lost is counted before it is mended
-            *BOOKIE_SETTINGS,
-            *self.settings.bookie,
-        )
-        data = str(self.folder / name / "data")
-        arguments = ["bookie", "--data-dir", data, "--port", str(port)]
-        self.network.relay(name, (own, port), (told, port))
-        return self._server(name, arguments, settings)
-
-    def _broker(self, number: int) -> Server:
-        name, port = f"broker-{number + 1}", free_port()
-        own, told = f"127.0.7.{number + 101}", f"127.0.8.{number + 101}"
-        size, write, ack = self.settings.quorums
-        settings = (
-            f"kafka.host={own}",
-            f"kafka.advertised_host={told}",
-            f"partition.directory={self.folder / name / 'data'}",
-            f"partition.broker_id={number + 1}",
-            f"metadata.session_timeout_ms={SESSION_MS}",
-            f"ledger.ensemble_size={size}",
-            f"ledger.write_quorum={write}",
-            f"ledger.ack_quorum={ack}",
-            "ledger.add_timeout_ms=1500",
-            "bookie.entry_bytes_max=65536",
-            "broker.message_bytes_max=32768",
-            *self.settings.broker,
-        )
-        arguments = ["broker", "--port", "0", "--http-port", "0", "--kafka-port", str(port)]
-        self.addresses.append(self.network.relay(name, (own, port), (told, port)))
-        return self._server(name, arguments, settings)
-
-    def _server(self, name: str, arguments: list[str], settings: Sequence[str]) -> Server:
-        (self.folder / name).mkdir()
-        words = [word for each in settings for word in ("--set", each)]
-        command = [*arguments, "--metadata", self.metadata_url, *words]
-        return Server(self.folder / name, name, command)
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -194,11 +120,7 @@ class Stage:
 
     def create(self, spec: LaneSpec, prefix: str, leader: int | None) -> tuple[str, int]:
         """A topic for a lane, at ``leader`` (None: at whoever gets it); (its name, the leader)."""
-        configs = {"magnetar.engine": spec.engine.value}
-        if spec.engine is Engine.PARTITION:
-            configs["min.insync.replicas"] = str(spec.min_isr)
-            configs["unclean.leader.election.enable"] = "true" if spec.unclean else "false"
-        copies = self.settings.brokers if spec.engine is Engine.PARTITION else -1
+        copies, configs = self._topic(spec)
         for number in range(NAMES_TRIED):
             topic = f"{prefix}-{spec.name}-{number}"
             create_topic(self.addresses[0], topic, copies, configs)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
 import socket
 import subprocess
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
 from bench.peers.kafka import HERE as BENCH_PEERS
+from bench.peers.kafka import new_id
 from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import find_java
 
@@ -59,8 +58,7 @@ class KafkaPeer:
             "auto.create.topics.enable=false\noffsets.topic.num.partitions=1\n"
             "transaction.state.log.num.partitions=1\n"
         )
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self.tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._config))
+        self.tool("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(self._config))
 
     def start(self) -> None:
         with (self.folder / "kafka.log").open("ab") as log:
