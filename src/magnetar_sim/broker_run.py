@@ -86,6 +86,9 @@ def plan_ledgers(rng: random.Random) -> LedgerConfig:
 class BrokerRun:
     """The run of ``seed``."""
 
+    _keys = 0
+    """How many keys entries have; 0: they have none."""
+
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
         self.loop = loop
         self.trace = trace
@@ -433,6 +436,7 @@ class BrokerRun:
             )) if exclusive else ProducerAccessMode.Shared,
             chunked=self._chunked,
             delayed=self._delayed,
+            keys=self._keys,
         )  # fmt: skip
         name = f"p{len(self.producers) + 1}"
 

@@ -19,6 +19,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
 )
 from magnetar_sim.binding_watch import BindingWatch
 from magnetar_sim.bundle_owners import BundleOwners
+from magnetar_sim.key_watch import KeyWatch
 from magnetar_sim.loop import SimProcess
 from magnetar_sim.outside import SINCE_1970_S
 from magnetar_sim.topic_history import (
@@ -32,7 +33,8 @@ from magnetar_sim.topic_history import (
     position_of,
 )
 
-SHARED, FAILOVER = CommandSubscribe.Shared, CommandSubscribe.Failover
+FAILOVER, KEY_SHARED = CommandSubscribe.Failover, CommandSubscribe.Key_Shared
+SHARES = (CommandSubscribe.Shared, KEY_SHARED)
 
 
 @dataclass(eq=False)
@@ -51,6 +53,8 @@ class Consuming:
     """Messages in chunks of which it was sent any."""
     active: bool = False
     last: Position | None = None
+    in_order: bool = True
+    """A Key_Shared one that does not allow out of order delivery."""
 
 
 class BrokerWatch:
@@ -85,6 +89,9 @@ class BrokerWatch:
         self.unloading: Counter[str] = Counter()
         """Topics that somebody has begun to unload."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}
+        self.keys = KeyWatch(now_s)
+        self.looks_far_ahead = True
+        """More may wait for the consumers of their keys than there is."""
 
     def topic(self, name: str) -> Topic:
         found = self.topics.get(name)
@@ -132,7 +139,9 @@ class BrokerWatch:
         out = self.out.get(key, {})
         for position in [p for p, holder in out.items() if holder is consumer]:
             del out[position]
+            self.keys.came_back(key, position)
         if not self.peers(consumer):
+            self.keys.forget(key)
             self.out.pop(key, None)
             self.left.pop(key, None)
             self.refused.pop(key, None)
@@ -143,7 +152,7 @@ class BrokerWatch:
             subscription, topic = consumer.subscription, consumer.topic
             if subscription.vague or topic.vague:
                 continue
-            if consumer.kind == SHARED:
+            if consumer.kind in SHARES:
                 if (position := self._waits_for(consumer)) is not None:
                     return f"{consumer.who} on {topic.name} could be sent {position}"
                 continue
@@ -166,8 +175,28 @@ class BrokerWatch:
         unacked = sum(len(topic.content[position].texts) for position in mine)
         if consumer.permits <= 0 or unacked >= self.unacked_max:
             return None
+        if consumer.kind == KEY_SHARED:
+            return self._waits_by_key(consumer)
         owed = (p for p in topic.positions if p not in out and topic.owed(subscription, p))
         return next(owed, None)
+
+    def _waits_by_key(self, consumer: Consuming) -> Position | None:
+        """What somebody could be sent, if all have room: whose its key is nobody knows here. Where
+        little may wait for the consumer of its key, everything may wait for that."""
+        topic, subscription = consumer.topic, consumer.subscription
+        out = self.out.get((consumer.process, subscription), {})
+        unacked: Counter[Consuming] = Counter()
+        for position, holder in out.items():
+            unacked[holder] += len(topic.content[position].texts)
+        peers = self.peers(consumer)
+        if any(each.permits <= 0 or unacked[each] >= self.unacked_max for each in peers):
+            return None
+        held = {topic.content[position].key for position in out}
+        owed = [p for p in topic.positions if p not in out and topic.owed(subscription, p)]
+        free = [position for position in owed if topic.content[position].key not in held]
+        if not self.looks_far_ahead and len(free) < len(owed):
+            return None
+        return next(iter(free), None)
 
     # -- what was sent ------------------------------------------------------------------------
 
@@ -188,9 +217,11 @@ class BrokerWatch:
         if content.message:
             consumer.begun.add(content.message)
         consumer.permits -= max(1, len(content.texts))
-        if consumer.kind == SHARED:
+        if consumer.kind in SHARES:
             self._in_time(consumer, position, content)
             self._shared(consumer, position, command.redelivery_count)
+            if consumer.kind == KEY_SHARED and consumer.in_order:
+                self._by_key(consumer, position)
             if content.chunk:
                 self._chunk(consumer, position, content)
             left = self.left.setdefault((consumer.process, subscription), {})
@@ -228,6 +259,16 @@ class BrokerWatch:
                 f"{consumer.who} is sent {position} as redelivered {count} times; it was refused "
                 f"{refused} times"
             )
+
+    def _by_key(self, consumer: Consuming, position: Position) -> None:
+        """Invariant 18."""
+        key, topic = (consumer.process, consumer.subscription), consumer.topic
+        out = {at: holder.who for at, holder in self.out[key].items() if at != position}
+        wrong = self.keys.sent(key, topic, position, consumer.who, out)
+        self.count("entries that were sent by key")
+        if wrong is not None:
+            by_key = topic.content[position].key
+            topic.broken(f"{consumer.who} is sent {position} of {by_key}, {wrong}")
 
     def _chunk(self, consumer: Consuming, position: Position, content: Content) -> None:
         """Invariant 13. What was refused goes elsewhere, and so does what comes behind too much

@@ -31,6 +31,7 @@ from magnetar_sim.crossed_holes import (
 )
 from magnetar_sim.directory_faults import DirectoryFaults
 from magnetar_sim.faults import Faults
+from magnetar_sim.keyed_run import KeyedRun
 from magnetar_sim.ledger_workload import (
     LedgerJob,
     delete,
@@ -89,9 +90,12 @@ def _kind(
     repaired: bool,
     replicated: bool,
     compacted: bool,
+    keyed: bool,
 ) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
     if compacted:
         return CompactedRun
+    if keyed:
+        return KeyedRun
     if replicated:
         return ReplicaRun
     if repaired:
@@ -115,17 +119,19 @@ def run_cluster(
     repaired: bool = False,
     replicated: bool = False,
     compacted: bool = False,
+    keyed: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
     with read-only brokers beside the owners (``read_only_run``), likewise; ``steered``: and with
     policies that say who is served by them (``steered_run``). ``repaired``: with auto-recovery, and
     bookies that are lost for good (``repair_run``). ``compacted``: with a log that is compacted
-    beside the ledgers (``compaction_workload``)."""
+    beside the ledgers (``compaction_workload``). ``keyed``: with brokers and subscriptions that are
+    shared by key (``keyed_run``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun | RepairRun | ReplicaRun
-    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted)
+    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted, keyed)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

@@ -301,13 +301,14 @@ def encode_send(
     texts: Sequence[bytes],
     chunk: Chunk | None = None,
     deliver_at_ms: int = 0,
+    key: str = "",
 ) -> bytes:
     """A SEND frame: of one message, of a batch, or of a chunk of a message."""
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id = producer_id
     command.send.sequence_id = sequence_id
     command.send.num_messages = len(texts)
-    payload = encode_payload(producer, sequence_id, time_ms, texts, chunk, deliver_at_ms)
+    payload = encode_payload(producer, sequence_id, time_ms, texts, chunk, deliver_at_ms, key)
     return encode_payload_command(command, payload)
 
 
@@ -318,6 +319,7 @@ def encode_payload(
     texts: Sequence[bytes],
     chunk: Chunk | None = None,
     deliver_at_ms: int = 0,
+    key: str = "",
 ) -> bytes:
     """An entry, as its producer sends it."""
     metadata = MessageMetadata(
@@ -325,6 +327,8 @@ def encode_payload(
     )
     if deliver_at_ms:
         metadata.deliver_at_time = deliver_at_ms
+    if key:
+        metadata.partition_key = key
     data = texts[0]
     if chunk is not None:
         metadata.uuid, metadata.chunk_id = chunk.message, chunk.chunk_id

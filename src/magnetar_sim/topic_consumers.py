@@ -17,7 +17,7 @@ from magnetar_sim.pulsar_client import RETRY_S, Link, LinkError, PulsarClient, R
 from magnetar_sim.topic_history import HIGHEST, LOWEST, Content, bits_of, decoded, position_of
 
 REFUSED_AFTER_S = 0.4
-SHARED = CommandSubscribe.Shared
+SHARES = (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class TopicConsumer:
         taken = [got for got in batch if got not in refused and rng.random() < plan.acknowledges]
         if not taken:
             return
-        if plan.kind != SHARED and rng.random() < plan.cumulative:
+        if plan.kind not in SHARES and rng.random() < plan.cumulative:
             self._ack(link, [self._id(taken[-1])], CommandAck.Cumulative)
             return
         self._ack(link, [self._id(got) for got in taken], CommandAck.Individual)
@@ -271,7 +271,7 @@ class TopicConsumer:
         command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         request = command.redeliverUnacknowledgedMessages
         request.consumer_id = self._consumer_id
-        if self.plan.kind == SHARED and self._random.random() < 0.8:
+        if self.plan.kind in SHARES and self._random.random() < 0.8:
             request.message_ids.extend(message_id(got.position) for got in refused)
         else:  # everything that is out; what waits in the queue will come again
             dropped = sum(len(got.content.texts) for got in self._queue)

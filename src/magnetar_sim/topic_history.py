@@ -31,6 +31,9 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 17. *One broker serves a subscription.* While its cursor's record binds it to a read-only broker
     that is registered, nobody else sends its messages; while it binds it to nobody, no such broker
     does.
+18. *By key.* What is out of a key on a Key_Shared subscription is out at one consumer, and nothing
+    of a key is sent for the first time after what lies behind it; what has come back goes before
+    what is new (``key_watch``).
 
 An old broker that does not know yet that it has lost its topics may send again what its successor
 has acknowledgements of (4).
@@ -69,6 +72,8 @@ class Content:
     """Of a chunk: the message that it is of; of all else empty."""
     chunk: int = 0
     deliver_at_ms: int = 0
+    key: str = ""
+    """Empty: none."""
 
     @property
     def all_bits(self) -> int:
@@ -79,11 +84,12 @@ def content_of(payload: memoryview) -> Content:
     """What ``payload`` (of a SEND or a MESSAGE) says. Raises ``ProtocolError``."""
     meta = entry_metadata(payload)
     head = meta.producer_name, meta.sequence_id, meta.publish_time_ms
+    due_ms, key = meta.deliver_at_time_ms, meta.partition_key or ""
     if meta.num_chunks > 1:
         text = _text(payload[meta.data_start :])
-        return Content(*head, (text,), meta.chunk_uuid, meta.chunk_id, meta.deliver_at_time_ms)
+        return Content(*head, (text,), meta.chunk_uuid, meta.chunk_id, due_ms, key)
     texts = tuple(_text(value) for value in split_entry(payload, meta).values)
-    return Content(*head, texts, deliver_at_ms=meta.deliver_at_time_ms)
+    return Content(*head, texts, deliver_at_ms=due_ms, key=key)
 
 
 def _text(value: Buffer) -> str:

@@ -54,6 +54,8 @@ class ProducerPlan:
     """The chance that a message is sent in chunks."""
     delayed: float = 0.0
     """The chance that an entry is for later."""
+    keys: int = 0
+    """How many keys its entries have, in turn; 0: none."""
 
 
 class TopicProducer:
@@ -160,10 +162,15 @@ class TopicProducer:
                     entry.texts,
                     entry.chunk,
                     entry.deliver_at_ms,
+                    self._key(entry),
                 )
                 for entry in entries
             )
         )
+
+    def _key(self, entry: _Pending) -> str:
+        keys = self.plan.keys
+        return f"k{entry.sequence_id % keys}" if keys else ""
 
     # -- being connected ----------------------------------------------------------------------
 

@@ -255,6 +255,7 @@ class WatchedConnection:
             request.subType,
             self._process,
             watch.bindings.term_of(self._process, request.topic, request.subscription),
+            in_order=not request.keySharedMeta.allowOutOfOrderDelivery,
         )
         self._consumers[request.consumer_id] = consumer
         watch.consumers[consumer] = None
@@ -303,6 +304,7 @@ class WatchedConnection:
         for position in named:
             if out.get(position) is consumer:
                 del out[position]
+                self._watch.keys.came_back(key, position)
                 refused[position] = refused.get(position, 0) + 1
 
     # -- acknowledgements ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ RECEIVE_SLICE_MS = 200
 """How long one wait for a message lasts, so that Ctrl-C and --timeout are heard."""
 
 JSON_HELP = "A JSON object a message, with its id; what is no text is in data_base64, too."
-TYPES = ("exclusive", "shared", "failover")
+TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
 @click.command()
@@ -99,6 +99,7 @@ def _subscribe(
         "exclusive": pulsar.ConsumerType.Exclusive,
         "shared": pulsar.ConsumerType.Shared,
         "failover": pulsar.ConsumerType.Failover,
+        "key-shared": pulsar.ConsumerType.KeyShared,
     }
     position = pulsar.InitialPosition.Earliest if start == "earliest" else None
     return connection.subscribe(

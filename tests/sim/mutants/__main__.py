@@ -26,6 +26,7 @@ from tests.sim.mutants.compactions import COMPACTIONS
 from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.dispatch import DISPATCH
+from tests.sim.mutants.keyed import KEYED
 from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
@@ -47,7 +48,7 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
-    *PARTITIONS, *REPLICAS, *COMPACTIONS,
+    *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED,
 )  # fmt: skip
 
 

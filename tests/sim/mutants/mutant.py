@@ -32,7 +32,7 @@ class Mutant:
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
     ``steered``: of the policies that say whom these serve.
     ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
-    ``compacted``: of compaction by key.
+    ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions.
     ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
@@ -49,6 +49,7 @@ class Mutant:
     partition: bool = False
     replicated: bool = False
     compacted: bool = False
+    keyed: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -60,7 +61,7 @@ class Mutant:
 
     def _wants(self, seed: int) -> bool:
         kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
-        if self.ring == 1 or any((*kinds, self.compacted)):
+        if self.ring == 1 or any((*kinds, self.compacted, self.keyed)):
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -121,6 +122,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         repaired=mutant.repaired,
         replicated=mutant.replicated,
         compacted=mutant.compacted,
+        keyed=mutant.keyed,
     )
 
 

@@ -186,8 +186,7 @@ class KeyShared(Seats[Owner]):
         return None if held.draining else self._assignment.owner(hashed)
 
     def rooms(self) -> Iterator[tuple[Seat[Owner], int]]:
-        """Those who have room, in turn: another one comes first each time."""
-        self._next += 1
+        """Those who have room, in turn: another one comes first after each ``place``."""
         count = len(self.seats)
         for step in range(count):
             seat = self.seats[(self._next + step) % count]
@@ -208,6 +207,7 @@ class KeyShared(Seats[Owner]):
 
     def place(self, entries: Sequence[Entry], descriptions: Sequence[Description]) -> Placed[Owner]:
         waiting = self.waiting
+        self._next += 1
         taken: dict[Seat[Owner], list[int]] = {}
         left: list[int] = []
         for index, entry in enumerate(entries):
