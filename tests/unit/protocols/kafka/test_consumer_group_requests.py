@@ -38,7 +38,15 @@ from magnetar.wire.kafka.offset_messages import (
     OffsetsGroup,
 )
 from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from magnetar.wire.kafka.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetPartition,
+    TxnOffsetTopic,
+)
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, run
+from tests.unit.protocols.kafka.test_transaction_requests import NAME
+from tests.unit.protocols.kafka.test_transaction_requests import begun as transactional
 
 G = "group"
 WIDE = "wide"
@@ -229,6 +237,29 @@ def test_offsets_are_those_of_members_with_their_epoch() -> None:
         assert await fetched(peer, "one", one.epoch) == 7
         assert await fetched(peer, "one", one.epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
         assert await fetched(peer, "two", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+def test_producers_commit_for_members_with_their_epoch() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        producer = await transactional(world)
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+
+        async def kept(epoch: int, name: str) -> ErrorCode:
+            topics = [TxnOffsetTopic(WIDE, [TxnOffsetPartition(0, 5)])]
+            request = TxnOffsetCommitRequest(NAME, G, *producer.own, epoch, name, topics=topics)
+            answer = await producer.peer.ask(ApiKey.TXN_OFFSET_COMMIT, request)
+            return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+        assert await kept(one.epoch + 1, "one") == ErrorCode.ILLEGAL_GENERATION
+        assert await kept(one.epoch, "two") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await kept(one.epoch, "one") == ErrorCode.NONE
+        assert await producer.end(True) == ErrorCode.NONE
+        assert await fetched(world.peer(), "one", one.epoch) == 5
 
     run(scenario)
 

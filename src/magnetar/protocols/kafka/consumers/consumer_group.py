@@ -158,8 +158,8 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}  # instance id -> member id
         self._holder: dict[TopicIdPartition, str] = {}  # -> member id
         self._target: Target = {}
-        self._restored = False
-        """Its target is not known yet."""
+        self.is_restored = False
+        """It knows its members from what was stored, and no topics and no target yet."""
         self._next_target_ms = 0
         self._changed: dict[str, None] = {}  # members that are to be stored
         self._group_changed = False
@@ -186,7 +186,7 @@ class ConsumerGroup:
                 found._static[record.instance_id] = member_id
             found._holder.update(dict.fromkeys(record.holds, member_id))
             found._target[member_id] = record.assigned
-        found._restored = bool(members)
+        found.is_restored = bool(members)
         return found
 
     # -- heartbeats ---------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class ConsumerGroup:
     def knows_topics(self) -> bool:
         """It was told of all that its members subscribe to."""
         (names, patterns), (known, known_patterns) = self.subscriptions(), self.looked_up
-        return not self._restored and names <= known and patterns <= known_patterns
+        return not self.is_restored and names <= known and patterns <= known_patterns
 
     def learn(
         self,
@@ -393,8 +393,8 @@ class ConsumerGroup:
         before = self._subscribed()
         self.topics, self.matched = topics, matched
         self.looked_up = frozenset(names), frozenset(matched)
-        if self._restored:
-            self._restored = False
+        if self.is_restored:
+            self.is_restored = False
             if self._is_settled():
                 return
         elif self._subscribed() == before:
@@ -430,7 +430,7 @@ class ConsumerGroup:
         self._group_changed = True
 
     def _make_target(self, now_ms: int) -> None:
-        if self.assignment_epoch == self.epoch or self._restored or now_ms < self._next_target_ms:
+        if self.assignment_epoch == self.epoch or self.is_restored or now_ms < self._next_target_ms:
             return
         self._target = self._computed()
         self.assignment_epoch = self.epoch
@@ -501,7 +501,7 @@ class ConsumerGroup:
             for each in self.members.values()
             if each.revoked_until_ms is not None
         ]
-        if self.members and self.assignment_epoch != self.epoch and not self._restored:
+        if self.members and self.assignment_epoch != self.epoch and not self.is_restored:
             times.append(self._next_target_ms)
         return min(times, default=None)
 

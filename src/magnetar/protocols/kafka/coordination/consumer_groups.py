@@ -143,7 +143,7 @@ class ConsumerGroups:
         if set(said.names or ()) - names or (said.pattern and said.pattern not in patterns):
             return True
         due = self._services.now_ms() >= live.look_up_ms
-        return not live.group.knows_topics or (due and not live.looking_up.locked())
+        return live.group.is_restored or (due and not live.looking_up.locked())
 
     async def _look_up(
         self, live: LiveConsumerGroup, said: ConsumerHeartbeat, sees: Sees | None

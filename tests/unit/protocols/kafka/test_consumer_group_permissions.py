@@ -1,0 +1,81 @@
+"""Groups whose coordinator assigns, where clients must show who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic
+from magnetar.wire.kafka.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
+from magnetar.wire.kafka.errors import ErrorCode
+from tests.unit.protocols.kafka.secured import SecuredPeer, SecuredWorld, run_secured
+
+OWN, HIDDEN = "own-1", "own-2"
+NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+async def joined(peer: SecuredPeer, group: str, names: list[str], pattern: str = "") -> Any:
+    request = ConsumerGroupHeartbeatRequest(group, "m", 0, None, None, 1_000, names, pattern)
+    return await peer.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+
+
+async def described(peer: SecuredPeer, *groups: str) -> dict[str, Any]:
+    request = ConsumerGroupDescribeRequest(list(groups))
+    answer = await peer.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, request)
+    return {each.group_id: each for each in answer.groups}
+
+
+def test_what_a_member_may_not_consume_it_does_not_get(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        for name in (OWN, HIDDEN):
+            await world.services.control.partitioned.create(parse_topic(name), 1)
+        carol = await world.known("carol")
+        assert (await joined(carol, "g", [OWN])).error_code == NO_GROUP
+        assert (await described(carol, "g"))["g"].error_code == NO_GROUP
+        await world.grant("carol", "consume")
+        found = await joined(carol, "g", [OWN])
+        assert len(found.assignment.topics) == 1
+        assert (await joined(carol, "other/space/g", [OWN])).error_code == NO_GROUP
+        refused = await joined(carol, "g", [OWN, "other/space/t"])
+        assert (refused.error_code, refused.assignment) == (NO_TOPIC, None)
+        answers = await described(carol, "g", "other/space/g")
+        assert (answers["g"].state, answers["g"].error_code) == ("Stable", 0)
+        assert answers["other/space/g"].error_code == NO_GROUP
+
+    run_secured(tmp_path, scenario)
+
+
+def test_a_regular_expression_stands_for_what_its_member_may_consume(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        for name in (OWN, HIDDEN):
+            await world.services.control.partitioned.create(parse_topic(name), 1)
+        root, carol = await world.known("root"), await world.known("carol")
+        await world.grant("carol", "consume")
+        seen = carol.session.grants.topic
+
+        async def but_hidden(action: Any, name: str) -> bool:
+            return name != HIDDEN and await seen(action, name)
+
+        carol.session.grants.topic = but_hidden  # type: ignore[method-assign]
+        found = await joined(carol, "g", [], "own-.*")
+        assert len(found.assignment.topics) == 1
+        everything = await joined(root, "all", [], "own-.*")
+        assert len(everything.assignment.topics) == 2
+        hidden = (await described(carol, "all"))["all"]
+        assert (hidden.error_code, hidden.members) == (NO_TOPIC, [])
+
+        ids = {each.topic_id for each in everything.assignment.topics}
+        request = MetadataRequest([MetadataTopic(each, None) for each in ids])
+        answer = await carol.ask(ApiKey.METADATA, request, 12)
+        assert sorted((each.name or "", each.error_code) for each in answer.topics) == [
+            ("", ErrorCode.UNKNOWN_TOPIC_ID),
+            (OWN, ErrorCode.NONE),
+        ]
+
+    run_secured(tmp_path, scenario)
