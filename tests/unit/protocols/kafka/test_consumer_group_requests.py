@@ -166,7 +166,7 @@ def test_what_is_wrong_is_refused_with_its_reason() -> None:
             "InstanceId is missing": {"member_epoch": -2},
             "RebalanceTimeoutMs": {"rebalance_timeout_ms": -1},
             "TopicPartitions": {"owned": [HeldPartitions(uuid.uuid4(), [1])]},
-            "SubscribedTopicNames and": {"names": []},
+            "SubscribedTopicNames and": {"names": None},
             "more than 1024": {"member_id": "m" * 1025},
             "10000 at most": {"names": ["n"] * 10_001},
         }
@@ -202,6 +202,19 @@ def test_a_regular_expression_stands_for_the_whole_names() -> None:
         assert (found.names, found.pattern) == ([], "orders-.*")
         names = {topic.name for topic in found.assignment.topics}
         assert names == {"orders-eu", "orders-us", "orders-de"}
+
+    run(scenario)
+
+
+def test_a_member_may_say_later_what_it_subscribes_to() -> None:
+    """Java's client does that looks for topics itself."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one", names=[])
+        assert (one.epoch, one.partitions) == (1, [])
+        await one.beat(names=[WIDE])
+        assert (one.epoch, one.partitions) == (2, list(range(PARTITIONS)))
 
     run(scenario)
 

@@ -199,8 +199,9 @@ class ConsumerGroup:
             return found
         before = found.record
         member = _updated(before, said)
-        if (member.names, member.pattern) != (before.names, before.pattern):
-            self._raise_epoch()  # it is new, too: one has subscribed to nothing before it joins
+        is_new = before is _NEWCOMER
+        if is_new or (member.names, member.pattern) != (before.names, before.pattern):
+            self._raise_epoch()
         self._set(found, member)
         self._make_target(now_ms)
         target = self._target.get(found.member_id, NOWHERE)

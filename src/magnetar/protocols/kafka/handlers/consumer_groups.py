@@ -145,8 +145,9 @@ def _wrong_to_join(request: ConsumerGroupHeartbeatRequest) -> str:
         return "RebalanceTimeoutMs is missing: a member says it when it joins"
     if request.owned is None or request.owned:
         return "TopicPartitions must be empty: a member that joins has none"
-    if not request.names and not request.pattern:
-        return "SubscribedTopicNames and SubscribedTopicRegex are empty: a member says one of them"
+    if request.names is None and request.pattern is None:
+        # An empty list is one: of a client that has not found yet what its own expression matches.
+        return "SubscribedTopicNames and SubscribedTopicRegex are missing: a member says one"
     return ""
 
 
