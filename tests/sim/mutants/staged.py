@@ -182,7 +182,9 @@ def _batches_side_by_side() -> AbstractContextManager[None]:
 
     async def take_in(self: Any, query: str, record: Any) -> None:
         key = record.key(query)
-        await asyncio.gather(*(self._take_commit(query, key, each) for each in record.commits))
+        await asyncio.gather(
+            *(self._take_commit(query, key, each, set()) for each in record.commits)
+        )
         if record.garbage:
             await self._collect(query, record.garbage)
 
