@@ -1,17 +1,13 @@
-"""confluent-kafka (librdkafka) with ``group.protocol=consumer`` against a standalone, and against
-several brokers of which one is killed."""
+"""confluent-kafka (librdkafka) with ``group.protocol=consumer`` against a standalone."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
@@ -20,8 +16,6 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.test_kafka_clients import DEADLINE_S, KafkaStandalone, produced
-from tests.integration.test_kafka_several_brokers import bootstrap_of
-from tests.integration.test_several_brokers import Several
 
 PARTITIONS = 6
 QUICK = ("--set", "kafka.consumer_heartbeat_interval_ms=300")
@@ -244,44 +238,3 @@ def test_the_other_protocol_is_refused_while_the_group_has_members(
     first = Reader(server.bootstrap, group, [topic])
     until(lambda: shared(topic, first), first)
     first.close()
-
-
-@pytest.fixture
-def several(tmp_path: Path) -> Iterator[Several]:
-    running = Several(tmp_path, "--brokers", "2", "--kafka-port", "0", *QUICK)
-    try:
-        yield running
-    finally:
-        running.role.kill()
-
-
-def test_the_group_goes_on_when_its_coordinator_is_killed(several: Several) -> None:
-    bootstrap, topic = bootstrap_of(several), "moved"
-    admin = made(bootstrap, topic)
-    known = admin.list_topics(timeout=DEADLINE_S).brokers.values()
-    addresses = ",".join(f"{each.host}:{each.port}" for each in known)
-    stays = int(bootstrap.rpartition(":")[2])
-
-    def coordinator(group: str) -> int:
-        try:
-            described = admin.describe_consumer_groups([group])[group].result(DEADLINE_S)
-        except confluent.KafkaException:  # between two of them
-            return -1
-        return int(described.coordinator.port)
-
-    group = next(name for name in map(str, range(100)) if coordinator(name) != stays)
-    readers = [Reader(addresses, group, [topic]) for _ in range(2)]
-    try:
-        until(lambda: shared(topic, *readers), *readers)
-        before = [each.has for each in readers]
-        os.kill(several.pids()[-1], signal.SIGKILL)
-        producer = confluent.Producer({"bootstrap.servers": addresses})
-        for number in range(60):
-            producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
-        assert producer.flush(DEADLINE_S) == 0
-        until(lambda: len({place for r in readers for place in r.read}) == 60, *readers)
-        until(lambda: shared(topic, *readers) and coordinator(group) == stays, *readers)
-        assert [each.has for each in readers] == before, "nobody was asked to join again"
-    finally:
-        for each in readers:
-            each.close()
