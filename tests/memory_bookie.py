@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from magnetar.bookie.core import AddDone
@@ -20,6 +20,7 @@ from magnetar.model.errors import (
     UnauthorizedError,
 )
 from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.availability import Group, condense
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -174,8 +175,8 @@ class MemoryBookie:
     async def force(self, ledger_id: int) -> None:
         self.forced.append(ledger_id)
 
-    async def list_entries(self, ledger_id: int) -> Iterable[int]:
-        return sorted(self._ledger(ledger_id).entries)
+    async def list_entries(self, ledger_id: int) -> Sequence[Group]:
+        return condense(sorted(self._ledger(ledger_id).entries))
 
     def info(self) -> Space:
         return Space()

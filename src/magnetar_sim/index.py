@@ -156,8 +156,11 @@ class SimIndex(LocationIndex):
                 return moved[1]
         return self._data.rows.get(key)
 
-    def entry_ids(self, ledger_id: int) -> list[int]:
-        return sorted(entry_id for ledger, entry_id in self._data.rows if ledger == ledger_id)
+    def entry_ids(self, ledger_id: int, first: int = 0, at_most: int = 1 << 62) -> list[int]:
+        rows = self._data.rows
+        return sorted(each for ledger, each in rows if ledger == ledger_id and each >= first)[
+            :at_most
+        ]
 
     def ledger(self, ledger_id: int) -> bytes | None:
         self._check(self._disk.check_readable)

@@ -26,6 +26,7 @@ from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import MagnetarError, NoEntryError, ReadOnlyBookieError
+from magnetar.wire.bookie.availability import Group
 from magnetar_sim.disk import SimDisk
 
 ANSWER_S = 1.5
@@ -119,7 +120,7 @@ class WitnessedBookie(Bookie):
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
 
-    async def list_entries(self, ledger_id: int) -> list[int]:
+    async def list_entries(self, ledger_id: int) -> list[Group]:
         self.promises.listed(ledger_id)
         return await super().list_entries(ledger_id)
 

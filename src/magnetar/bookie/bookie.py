@@ -60,6 +60,7 @@ from magnetar.model.errors import (
     ReadOnlyBookieError,
 )
 from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.availability import Group
 
 log = structlog.get_logger(__name__)
 
@@ -412,11 +413,11 @@ class Bookie:
         urgent = bool(flags & HIGH_PRIORITY)
         return await self._reads.fetch(ledger, first_entry_id, count, bytes_max, urgent=urgent)
 
-    async def list_entries(self, ledger_id: int) -> list[int]:
-        """The ids of the ledger's entries here, ascending. Raises ``NoLedgerError``."""
+    async def list_entries(self, ledger_id: int) -> list[Group]:
+        """The ids of the ledger's entries here, condensed. Raises ``NoLedgerError``."""
         if ledger_id in self._adds.giving_up:  # who asks may name this bookie for what is here
             self._adds.giving_up[ledger_id] = True
-        return await self._known(ledger_id).storage.entry_ids(ledger_id)
+        return await self._known(ledger_id).storage.entry_groups(ledger_id)
 
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""

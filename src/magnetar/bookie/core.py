@@ -7,10 +7,11 @@ more that only a server needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeAlias
 
 from magnetar.model.errors import MagnetarError
+from magnetar.wire.bookie.availability import Group
 
 AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 """``done(error, entry_ids)``: durable (``error`` None) or refused. On the loop, never from inside
@@ -90,8 +91,8 @@ class BookieCore(Protocol):
         """Returns when every add answered so far is durable."""
         ...
 
-    async def list_entries(self, ledger_id: int) -> Iterable[int]:
-        """The ids held, ascending. Raises ``NoLedgerError``."""
+    async def list_entries(self, ledger_id: int) -> Collection[Group]:
+        """The ids held, condensed. Raises ``NoLedgerError``."""
         ...
 
     def info(self) -> BookieSpace:

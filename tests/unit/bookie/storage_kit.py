@@ -17,6 +17,7 @@ from magnetar.config import BookieConfig, JournalConfig
 from magnetar.env.disk import Buffer, Disk, DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
+from magnetar.wire.bookie.availability import Group, held_runs
 
 KEY = b"k" * 20
 OTHER_KEY = b"o" * 20
@@ -187,3 +188,9 @@ class WatchedDisk(RealDisk):
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         return WatchedFile(super().open(path, create=create), self)
+
+
+def ids_of(groups: Iterable[Group]) -> list[int]:
+    """The ids that a list of entries stands for."""
+    runs = held_runs(groups, range(1 << 62))
+    return [entry_id for run in runs for entry_id in run]

@@ -12,6 +12,8 @@ import pytest
 
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher, parking
+from magnetar.bookie.storage import storage
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskSpace
 from magnetar.metrics import Metrics
@@ -35,6 +37,7 @@ from tests.unit.bookie.storage_kit import (
     add,
     crashed,
     entry,
+    ids_of,
     running,
     settings,
 )
@@ -91,13 +94,13 @@ def test_adds_out_of_order_and_again(tmp_path: Path) -> None:
             await add(bookie, 3, [0, 5])
             newer = [entry(3, 1, lac=4, size=200)]
             await add(bookie, 3, [1], entries=newer, flags=RECOVERY)
-            assert await bookie.list_entries(3) == [0, 1, 5]
+            assert ids_of(await bookie.list_entries(3)) == [0, 1, 5]
             with pytest.raises(NoEntryError):
                 await bookie.read_entry(3, 2)
         async with running(config) as bookie:
             assert await bookie.read_entry(3, 1) == newer[0]
             assert await bookie.read_entry(3, -1) == entry(3, 5)
-            assert await bookie.list_entries(3) == [0, 1, 5]
+            assert ids_of(await bookie.list_entries(3)) == [0, 1, 5]
             newest = [entry(3, 1, lac=4, size=300)]
             await add(bookie, 3, [1], entries=newest)
             assert await bookie.read_entry(3, 1) == newest[0]
@@ -312,7 +315,36 @@ def test_reads_across_flushes_see_every_entry_at_any_moment(tmp_path: Path) -> N
                 await add(bookie, 6, ids, entries=[entry(6, i, size=400) for i in ids])
                 probe = (start * 7919) % (start + 50)
                 assert await bookie.read_entry(6, probe) == entry(6, probe, size=400)
-            assert await bookie.list_entries(6) == list(range(4000))
+            assert ids_of(await bookie.list_entries(6)) == list(range(4000))
+
+    asyncio.run(scenario())
+
+
+def test_a_list_of_entries_is_made_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ledger of millions it took a gigabyte, and kept the loop for a second."""
+    monkeypatch.setattr(storage, "ENTRIES_LISTED_AT_ONCE", 7)
+    asked: list[int] = []
+    original = LocationIndex.entry_ids
+
+    def entry_ids(
+        self: LocationIndex, ledger_id: int, first: int = 0, at_most: int = 1 << 62
+    ) -> list[int]:
+        asked.append(at_most)
+        return original(self, ledger_id, first, at_most)
+
+    async def scenario() -> None:
+        flushed = [each for each in range(100) if each % 3 and each not in range(40, 50)]
+        async with running(settings(tmp_path)) as bookie:
+            await add(bookie, 1, flushed)
+        async with running(settings(tmp_path)) as bookie:  # an orderly end has flushed
+            cached = [3, 43, *range(100, 130, 2)]
+            await add(bookie, 1, cached)
+            monkeypatch.setattr(LocationIndex, "entry_ids", entry_ids)
+            assert ids_of(await bookie.list_entries(1)) == sorted({*flushed, *cached})
+            assert len(asked) > len(flushed) // 7
+            assert max(asked) == 7
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig
-from tests.unit.bookie.storage_kit import entry, running, settings
+from tests.unit.bookie.storage_kit import entry, ids_of, running, settings
 
 LEDGERS = 3
 KILLS = 5
@@ -28,7 +28,8 @@ def size_of(entry_id: int) -> int:
 
 
 async def next_id(bookie: Bookie, ledger_id: int) -> int:
-    ids = await bookie.list_entries(ledger_id) if ledger_id in await bookie.ledgers() else []
+    held = await bookie.list_entries(ledger_id) if ledger_id in await bookie.ledgers() else []
+    ids = ids_of(held)
     assert ids == list(range(len(ids)))
     return len(ids)
 

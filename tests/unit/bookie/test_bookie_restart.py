@@ -33,6 +33,7 @@ from tests.unit.bookie.storage_kit import (
     crashed,
     entry,
     flip_bit,
+    ids_of,
     journal_files,
     running,
     settings,
@@ -284,7 +285,7 @@ def test_recycled_files_replay_only_their_present_life(tmp_path: Path) -> None:
             assert bookie.report is not None
             assert bookie.report.damages == ()
             assert await bookie.ledgers() == [2]
-            assert await bookie.list_entries(2) == [0, 1, 2]
+            assert ids_of(await bookie.list_entries(2)) == [0, 1, 2]
 
     asyncio.run(scenario())
 

@@ -18,7 +18,7 @@ from magnetar.repair.silences import Silences
 from magnetar.repair.standings import Standings
 from magnetar.repair.throttle import Throttle
 from magnetar.repair.turns import Turns
-from magnetar.wire.bookie.availability import Group, decode, encode
+from magnetar.wire.bookie.availability import Group, condense
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, MemoryPool, payloads
 
 ENTRIES = 60
@@ -38,7 +38,7 @@ class Lister:
             raise BookieUnavailableError(f"{bookie.bookie_id} is down")
         if ledger_id not in bookie.entries:
             raise NoLedgerError(f"{bookie.bookie_id} has no ledger {ledger_id}")
-        return decode(encode(sorted(bookie.entries[ledger_id])))
+        return condense(sorted(bookie.entries[ledger_id]))
 
 
 class RepairCluster(Cluster):

@@ -23,7 +23,7 @@ from magnetar.repair.copies import (
     parts_of,
     without,
 )
-from magnetar.wire.bookie.availability import decode, encode, held_runs
+from magnetar.wire.bookie.availability import condense, held_runs
 
 B = tuple(BookieId(f"b{i}") for i in range(1, 7))
 
@@ -80,7 +80,7 @@ def test_without_and_held_runs_agree_with_sets() -> None:
     rng = random.Random(5)
     for _ in range(300):
         held = sorted(rng.sample(range(60), rng.randrange(40)))
-        groups = decode(encode(held))
+        groups = condense(held)
         start = rng.randrange(50)
         window = range(start, start + rng.randrange(30))
         runs = held_runs(groups, window)

@@ -18,7 +18,7 @@ from magnetar.repair.insight.forecast import (
     forecast,
     sections,
 )
-from magnetar.wire.bookie.availability import decode, encode
+from magnetar.wire.bookie.availability import condense
 
 BOOKIES = tuple(BookieId(f"b{i}") for i in range(7))
 SHAPES = [(3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 1), (1, 1, 1), (5, 5, 3), (3, 1, 1)]
@@ -46,7 +46,7 @@ class Case:
         self.silent = {b for b in BOOKIES if rng.random() < rng.choice([0.0, 0.2])}
         named = {b for one in fragments for b in one.bookies}
         held = {
-            b: decode(encode(e for e in range(entries) if b in self.holders[e]))
+            b: condense([e for e in range(entries) if b in self.holders[e]])
             for b in sorted(named - self.silent)
         }
         start = fragments[-1].first_entry_id
@@ -145,7 +145,7 @@ def test_a_striped_bookie_that_lacks_all_is_one_section() -> None:
         999_999, 0
     )
     held = {
-        b: decode(encode(e for e in range(1_000_000) if b in metadata.write_set(e)))
+        b: condense([e for e in range(1_000_000) if b in metadata.write_set(e)])
         for b in BOOKIES[1:3]
     }
     (section,) = sections(CopyLayout(metadata, {**held, BOOKIES[0]: ()}))
@@ -159,7 +159,7 @@ def test_the_explanation_counts_what_is_named_and_held() -> None:
     metadata = LedgerMetadata(LedgerId(9), 3, 2, 2, DigestType.CRC32C, b"", fragments)
     metadata = metadata.with_close(19, 200)
     held = {
-        b: decode(encode(e for e in range(20) if b in metadata.write_set(e)))
+        b: condense([e for e in range(20) if b in metadata.write_set(e)])
         for b in (BOOKIES[1], BOOKIES[2], BOOKIES[3])
     }
     layout = CopyLayout(metadata, held)

@@ -23,7 +23,7 @@ from magnetar.repair.insight import verifying
 from magnetar.repair.insight.faults import Fault
 from magnetar.repair.insight.verifying import Verified, Verifier
 from magnetar.repair.throttle import Throttle
-from magnetar.wire.bookie.availability import Group, decode, encode
+from magnetar.wire.bookie.availability import Group, condense
 from magnetar.wire.bookie.digest import EntryDigest
 from tests.memory_bookie import MemoryBookie
 
@@ -73,7 +73,7 @@ class Bookie(MemoryBookie):
     async def list_groups(self, ledger_id: int) -> Sequence[Group]:
         if self.silent:
             raise BookieUnavailableError("it is down")
-        return decode(encode(sorted(self.ledgers[ledger_id].entries)))
+        return condense(sorted(self.ledgers[ledger_id].entries))
 
 
 class Lister:

@@ -14,7 +14,7 @@ new records, and the index only ever points to less of them; so nothing has to s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from magnetar.env.disk import Disk, Lane
 
 log = structlog.get_logger(__name__)
 
+ROWS_AT_ONCE = 4000
 INDEX_ROW_BYTES = 64
 """What a look at a row of the index counts as, to whoever sets the pace."""
 
@@ -165,18 +166,23 @@ class LogCounts:
         index = self._storage.location_index
         found = {log_id: _Held({}, 0) for log_id in self._cut}
 
-        def look(ledger_id: int) -> int:
-            entry_ids = index.entry_ids(ledger_id)
+        def look(ledger_id: int, first: int) -> Sequence[int]:
+            entry_ids = index.entry_ids(ledger_id, first, ROWS_AT_ONCE)
             for entry_id in entry_ids:
                 log_id, offset = index.location(ledger_id, entry_id) or (0, 0)
                 if log_id in found:
                     entries, last = found[log_id]
                     entries[ledger_id] = entries.get(ledger_id, 0) + 1
                     found[log_id] = _Held(entries, max(last, offset))
-            return len(entry_ids)
+            return entry_ids
 
         for ledger_id in await self._lane.run(lambda: [row[0] for row in index.ledgers()]):
-            await self._rest(await self._lane.run(partial(look, ledger_id)) * INDEX_ROW_BYTES)
+            first, more = 0, True
+            while more:
+                looked_at = await self._lane.run(partial(look, ledger_id, first))
+                await self._rest(len(looked_at) * INDEX_ROW_BYTES)
+                if more := len(looked_at) == ROWS_AT_ONCE:
+                    first = looked_at[-1] + 1
         return found
 
 

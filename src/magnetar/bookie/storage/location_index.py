@@ -141,13 +141,14 @@ class LocationIndex:
         log_id, offset = _LOCATION.unpack(value)
         return log_id, offset
 
-    def entry_ids(self, ledger_id: int) -> list[int]:
-        """Every entry of the ledger, ascending."""
-        found = []
+    def entry_ids(self, ledger_id: int, first: int = 0, at_most: int = 1 << 62) -> list[int]:
+        """The ledger's entries from ``first`` on, ascending. A ledger may have many millions:
+        without ``at_most`` only of one that is known to be small."""
+        found: list[int] = []
         prefix = _LEDGER_KEY.pack(ledger_id)
         rows = self._locations.iter()
-        rows.seek(prefix)
-        while rows.valid():
+        rows.seek(_KEY.pack(ledger_id, first))
+        while len(found) < at_most and rows.valid():
             key: bytes = rows.key()
             if not key.startswith(prefix):
                 break

@@ -173,7 +173,7 @@ class Reclaimer:
         again, elsewhere; nobody would ever delete it here."""
         try:
             if self._index.ledger(ledger_id) is None:
-                return not self._index.entry_ids(ledger_id)
+                return not self._index.entry_ids(ledger_id, at_most=1)
         except BookieIOError as error:
             return self._not_known(ledger_id, error)
         return self.deleted(ledger_id)

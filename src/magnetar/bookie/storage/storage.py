@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -45,6 +46,7 @@ from magnetar.bookie.storage.write_cache import EntryColumns, WriteCache, WriteH
 from magnetar.config import BookieConfig
 from magnetar.env.disk import Disk
 from magnetar.model.errors import BookieIOError
+from magnetar.wire.bookie.availability import Condenser, Group
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +66,8 @@ RANDOM_READ_BYTES = 64 << 10
 """Read ahead for a reader that is not known to move forward, or while it is not known how large
 the ledger's entries are."""
 LISTED_AT_ONCE = 1000
+ENTRIES_LISTED_AT_ONCE = 4000
+"""Of one ledger; a read that comes meanwhile waits for one piece, some milliseconds."""
 LOCATED_AT_ONCE = 200
 """Ledgers; a read that comes meanwhile waits for one piece, 2 ms."""
 FREED_AT_ONCE = 2000
@@ -576,13 +580,29 @@ class LedgerStorage:
                     f"{error}; read it from another bookie"
                 ) from error
 
-    async def entry_ids(self, ledger_id: int) -> list[int]:
-        """Every entry of the ledger in this directory, ascending."""
-        cached = self.cache.entry_ids(ledger_id)  # before the index: a flush moves them there
-        flushed = await self._in_read_lane(
-            read_lane(ledger_id), lambda: self.location_index.entry_ids(ledger_id)
-        )
-        return sorted(cached.union(flushed))
+    async def entry_groups(self, ledger_id: int) -> list[Group]:
+        """Every entry of the ledger in this directory, condensed: in steps, since a ledger may have
+        many millions."""
+        # Before the index: a flush moves them there.
+        cached = sorted(self.cache.entry_ids(ledger_id))
+        condenser, first = Condenser(), 0
+
+        def step(first: int, cached: list[int]) -> int | None:
+            """Returns where the next begins; None: there is none."""
+            ids = self.location_index.entry_ids(ledger_id, first, ENTRIES_LISTED_AT_ONCE)
+            following = ids[-1] + 1 if len(ids) == ENTRIES_LISTED_AT_ONCE else None
+            behind = len(cached) if following is None else bisect_left(cached, following)
+            if fresh := cached[bisect_left(cached, first) : behind]:
+                ids = sorted({*ids, *fresh})
+            condenser.add(ids)
+            return following
+
+        following: int | None = first
+        while following is not None:
+            following = await self._in_read_lane(
+                read_lane(ledger_id), partial(step, following, cached)
+            )
+        return condenser.groups()
 
     async def ledgers(self, first: int, behind: int) -> AsyncIterator[list[int]]:
         """Those of the index that are not deleted, in pieces, ascending; ids in [first, behind).

@@ -15,7 +15,7 @@ Source: BookKeeper's ``AvailabilityOfEntriesOfLedger`` (4.18).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from magnetar.model.errors import ProtocolError
@@ -33,43 +33,69 @@ class Group(NamedTuple):
     period: int
 
 
-def encode(entry_ids: Iterable[int]) -> bytes:
-    """The condensed form of ``entry_ids``, which ascend."""
-    groups = list(_groups(_sequences(entry_ids)))
+class Condenser:
+    """Condenses ids piece by piece, as they are found: a ledger's ids need not be in memory
+    together."""
+
+    def __init__(self) -> None:
+        self._start, self._size = -1, 0
+        """The sequence that may go on."""
+        self._group: Group | None = None
+        """The group that may go on, before that sequence."""
+        self._groups: list[Group] = []
+
+    def add(self, entry_ids: Sequence[int]) -> None:
+        """More ids, which ascend, and none is below one that was added before."""
+        if not entry_ids:
+            return
+        start, size, more = self._start, self._size, len(entry_ids)
+        goes_on = size and entry_ids[0] == start + size and entry_ids[-1] == start + size + more - 1
+        if goes_on and size + more <= _INT_MAX:  # nothing is missing, as mostly
+            self._size += more
+            return
+        for entry_id in entry_ids:
+            if size and start <= entry_id < start + size:
+                continue
+            if size and entry_id == start + size and size < _INT_MAX:
+                size += 1
+                continue
+            self._end_sequence(start, size)
+            start, size = entry_id, 1
+        self._start, self._size = start, size
+
+    def _end_sequence(self, start: int, size: int) -> None:
+        if not size:
+            return
+        group = self._group
+        if group is not None:
+            period = start - group.last_start
+            fits = group.period == period or (group.period == 0 and period <= _INT_MAX)
+            if size == group.size and fits:
+                self._group = Group(group.first_start, start, size, period)
+                return
+            self._groups.append(group)
+        self._group = Group(start, start, size, 0)
+
+    def groups(self) -> list[Group]:
+        """What was added; nothing is added after it."""
+        self._end_sequence(self._start, self._size)
+        self._size = 0
+        if self._group is not None:
+            self._groups.append(self._group)
+            self._group = None
+        return self._groups
+
+
+def condense(entry_ids: Sequence[int]) -> list[Group]:
+    """``entry_ids`` ascend."""
+    condenser = Condenser()
+    condenser.add(entry_ids)
+    return condenser.groups()
+
+
+def encode(groups: Collection[Group]) -> bytes:
+    """The body of an answer."""
     return _HEADER.pack(0, len(groups)) + b"".join(_GROUP.pack(*group) for group in groups)
-
-
-def _sequences(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(start, size) of each run of consecutive ids."""
-    start, size = -1, 0
-    for entry_id in entry_ids:
-        if size and start <= entry_id < start + size:
-            continue
-        if size and entry_id == start + size and size < _INT_MAX:
-            size += 1
-            continue
-        if size:
-            yield start, size
-        start, size = entry_id, 1
-    if size:
-        yield start, size
-
-
-def _groups(sequences: Iterable[tuple[int, int]]) -> Iterator[Group]:
-    group: Group | None = None
-    for start, size in sequences:
-        if group is None:
-            group = Group(start, start, size, 0)
-            continue
-        period = start - group.last_start
-        fits = group.period == period or (group.period == 0 and period <= _INT_MAX)
-        if size == group.size and fits:
-            group = Group(group.first_start, start, size, period)
-        else:
-            yield group
-            group = Group(start, start, size, 0)
-    if group is not None:
-        yield group
 
 
 def decode(body: bytes) -> list[Group]:
