@@ -252,7 +252,7 @@ class Upkeep:
         try:
             await storage.free_deleted()
             freed = await self._lanes[index].run(reserve.give_up)
-        except OSError as error:
+        except (BookieIOError, OSError) as error:
             log.error("cannot make room", path=str(storage.path), error=str(error))
             return
         if freed:

@@ -399,11 +399,12 @@ class LedgerStorage:
     async def free_deleted(self) -> None:
         """Remove the logs that are dead by deletions that only the journal knows: the flush that
         would write them to the index may be waiting for that very space. Nothing is written here,
-        so it works on a disk without a free byte. Raises ``OSError``."""
+        so it works on a disk without a free byte. Raises ``OSError``, ``BookieIOError``."""
         ids = list(self._journaled)
-        self._journaled.clear()
         if ids:
             await self.flush_lane.run(lambda: self._free_deleted(ids))
+        for ledger_id in ids:  # else the next failure of a flush tries again
+            self._journaled.pop(ledger_id, None)
 
     def _free_deleted(self, ids: list[int]) -> None:
         self.reclaimer.stored.forget_early(ids)

@@ -14,7 +14,9 @@ Invariants:
   after a start, and what shares it has are written anew.
 * A ledger's shares go in the batch that forgets where its entries lie, before its record says that
   it is deleted: who is found deleted is not looked for again.
-* What that batch takes away counts as dead only when it is durable (``apply``).
+* What that batch takes away counts as dead only when it is durable (``apply``), or when the journal
+  has the deletion, durably, and the disk is full (``forget_early``): whether that batch is written,
+  was refused or is to come.
 * Shares of a log without a row were left by a crash, and count for nothing: what the log holds is
   counted anew, and what that says of a ledger is taken away with it (``_unstored_shares``).
 * No id of a log is given out again, or a share that was left over would count for another log.
@@ -73,9 +75,11 @@ class UsageStore:
         self._stored: dict[int, StoredLog] = {}
         self._unstored: dict[int, _Unstored] = {}
         self._taken: dict[int, list[Share]] = {}
-        """Shares that went from the index with a ledger, by a flush that is not durable yet."""
-        self._early: dict[int, list[Share]] = {}
-        """Shares that count as dead while the index has them still: it has no room to be told."""
+        """Shares that went from the index with a ledger, by a flush that is not durable yet; none
+        if the index has refused to forget them."""
+        self._early: set[int] = set()
+        """Ledgers whose shares count as dead before the index says so durably: it has no room to
+        be told."""
         self._no_logs: list[int] = []
         self._no_shares: list[tuple[list[int], list[int]]] = []
         """(Ledgers, logs): what any of them has in any of these is to go, as the rows of the logs:
@@ -193,8 +197,8 @@ class UsageStore:
         self._index.change_usage(UsageChange((), gone, logs, (), list(batch)))
         self._stored.update(changed)
         for ledger_id, shares in batch.items():
-            early = self._early.pop(ledger_id, None) is not None  # then these are dead already
-            self._taken[ledger_id] += [] if early else self._counted(shares)
+            if ledger_id not in self._early:  # else these are dead already
+                self._taken[ledger_id] += self._counted(shares)
             self._taken[ledger_id] += self._unstored_shares(ledger_id)
 
     def _counted(self, shares: Iterable[Share]) -> list[Share]:
@@ -214,7 +218,9 @@ class UsageStore:
         """What was taken is durable: it is dead."""
         for shares in self._taken.values():
             self._usage.forget(shares)
+        durable = list(self._taken)
         self._taken.clear()
+        self._early.difference_update(durable)  # in this order: they are dead all the time
 
     def forget_early(self, ledger_ids: Sequence[int]) -> None:
         """Ledgers whose deletion is durable, in a journal at least. Nothing is written. Raises
@@ -222,12 +228,12 @@ class UsageStore:
         for ledger_id in ledger_ids:
             if ledger_id in self._early:
                 continue
-            shares = self._taken.pop(ledger_id, None)
-            if shares is None:
-                shares = self._counted(self._index.shares(ledger_id))
-                shares += self._unstored_shares(ledger_id)
-                self._early[ledger_id] = shares
-            self._usage.forget(shares)
+            # A flush may have begun to take them and met the full disk, before the index forgot
+            # them or behind that.
+            held = self._counted(self._index.shares(ledger_id))
+            self._early.add(ledger_id)
+            taken = self._taken.pop(ledger_id, [])
+            self._usage.forget([*taken, *held, *self._unstored_shares(ledger_id)])
 
     def forget_unstored(self, ledger_id: int) -> None:
         """It had been deleted when the logs that have no row yet were counted."""
