@@ -19,7 +19,7 @@ Why no index of times is kept: docs/adr/0056-offsets-in-headers.md.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.stamping import header_of
@@ -28,6 +28,8 @@ from magnetar.model.errors import LogError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX, BrokerMetadata
 from magnetar.wire.pulsar.metadata import publish_time_ms
+
+T = TypeVar("T")
 
 SCAN_ENTRIES = 500
 SCAN_BYTES = 4 << 20
@@ -52,59 +54,64 @@ class HeaderSearch:
         self._chain = chain
         self._read = read
 
+    async def _whole(self, search: Callable[[], Awaitable[T]]) -> T:
+        """``search``, again as long as what it searches goes meanwhile. Raises ``LogError``: it
+        does not find what is there."""
+        while True:
+            first = self._chain.first
+            try:
+                return await search()
+            except _TrimmedError as error:
+                if self._chain.first == first:  # it would not end: reads may answer at once
+                    raise LogError(
+                        f"a search misses an entry from {first} on, and none was deleted: {error}"
+                    ) from error
+
     # -- offsets ------------------------------------------------------------------------------
 
     async def offset_of(self, position: Position) -> int:
         """See ``log.seam.Positions``."""
+        return await self._whole(lambda: self._offset_of(position))
+
+    async def _offset_of(self, position: Position) -> int:
         chain = self._chain
-        while True:
-            at = chain.settle(position)
-            if at > chain.confirmed:
-                return chain.end_offset
-            info = chain.info(at.ledger_id)
-            assert info is not None, f"{at} is held"
-            if at.entry_id == 0 or chain.uniform(info):
-                return info.first_offset + at.entry_id
-            if at == chain.first:
-                return chain.first_message  # what is before it was deleted, and is not read
-            try:
-                header = await self._header(info.ledger_id, at.entry_id - 1)
-            except _TrimmedError:
-                continue
-            return header.last_offset + 1
+        at = chain.settle(position)
+        if at > chain.confirmed:
+            return chain.end_offset
+        info = chain.info(at.ledger_id)
+        assert info is not None, f"{at} is held"
+        if at.entry_id == 0 or chain.uniform(info):
+            return info.first_offset + at.entry_id
+        if at == chain.first:
+            return chain.first_message  # what is before it was deleted, and is not read
+        return (await self._header(info.ledger_id, at.entry_id - 1)).last_offset + 1
 
     async def position_of(self, offset: int) -> Position:
         """See ``log.seam.Positions``."""
+        return await self._whole(lambda: self._position_of(offset))
+
+    async def _position_of(self, offset: int) -> Position:
         chain = self._chain
-        while True:
-            if offset < chain.first_message:
-                return chain.first
-            info = chain.holder(offset)
-            if info is None:
-                return chain.next_position(chain.confirmed)
-            if chain.uniform(info):
-                return Position(info.ledger_id, offset - info.first_offset)
-            try:
-                return await self._bisect(info, lambda header: header.last_offset >= offset)
-            except _TrimmedError:
-                continue
+        if offset < chain.first_message:
+            return chain.first
+        info = chain.holder(offset)
+        if info is None:
+            return chain.next_position(chain.confirmed)
+        if chain.uniform(info):
+            return Position(info.ledger_id, offset - info.first_offset)
+        return await self._bisect(info, lambda header: header.last_offset >= offset)
 
     # -- times --------------------------------------------------------------------------------
 
     async def first_at(self, time_ms: int) -> Position:
         """See ``log.seam.ReadableLog``."""
-        time_ms = min(time_ms, TIME_MS_MAX)
-        while True:
-            try:
-                return await self._first_at(time_ms)
-            except _TrimmedError:
-                continue
+        return await self._whole(lambda: self._first_at(min(time_ms, TIME_MS_MAX)))
 
     async def _first_at(self, time_ms: int) -> Position:
         chain = self._chain
         for info in list(chain.ledgers):
             last = chain.last_entry(info.ledger_id)
-            if Position(info.ledger_id, last) < chain.first:
+            if last < 0 or Position(info.ledger_id, last) < chain.first:
                 continue  # it is empty, or was deleted
             if 0 < info.greatest_ms < time_ms:
                 continue
@@ -135,7 +142,7 @@ class HeaderSearch:
 
     @staticmethod
     def _gone() -> None:
-        raise _TrimmedError
+        raise _TrimmedError("the ledger that was scanned is gone")
 
     def _first_of(self, info: LedgerInfo) -> int:
         """The first entry of the ledger that is left."""
@@ -162,7 +169,7 @@ class HeaderSearch:
         position = Position(ledger_id, entry_id)
         found = await self._read(position, 1, 1)
         if not found or (found[0].ledger_id, found[0].entry_id) != position:
-            raise _TrimmedError
+            raise _TrimmedError(f"entry {position} is not what is read there")
         header = header_of(found[0])
         if header is None:
             raise LogError(f"entry {position} has no header, and the ledger's record says it has")
