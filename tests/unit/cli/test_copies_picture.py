@@ -10,7 +10,7 @@ from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.repair.insight.explaining import explanation
 from magnetar.repair.insight.forecast import CopyLayout
-from magnetar.wire.bookie.availability import decode, encode
+from magnetar.wire.bookie.availability import condense
 
 A, B, C, D = (BookieId(f"10.0.0.{n}:3181") for n in range(1, 5))
 
@@ -23,10 +23,8 @@ def layout_of(metadata: LedgerMetadata, count: int, *lacking: tuple[BookieId, ra
     names = dict.fromkeys(b for one in metadata.fragments for b in one.bookies)
     gone = {(name, e) for name, ids in lacking for e in ids}
     held = {
-        name: decode(
-            encode(
-                e for e in range(count) if name in metadata.write_set(e) and (name, e) not in gone
-            )
+        name: condense(
+            [e for e in range(count) if name in metadata.write_set(e) and (name, e) not in gone]
         )
         for name in names
     }
