@@ -36,9 +36,11 @@ def test_a_ledger_without_entries_behind_others_is_passed_over() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_there_and_cannot_be_found_ends_the_search() -> None:
+@pytest.mark.parametrize("greatest_ms", [100, 0], ids=["by headers", "entry by entry"])
+def test_what_is_there_and_cannot_be_found_ends_the_search(greatest_ms: int) -> None:
     async def scenario() -> None:
-        search = HeaderSearch(chain_of(LedgerInfo(1, 5, 50, 1, 2, greatest_ms=100)), nothing)
+        ledger = LedgerInfo(1, 5, 50, 1, 2, greatest_ms=greatest_ms)
+        search = HeaderSearch(chain_of(ledger), nothing)
         with pytest.raises(LogError, match=r"misses an entry from .* and none was deleted"):
             await search.first_at(50)
 

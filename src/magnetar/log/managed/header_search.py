@@ -132,6 +132,8 @@ class HeaderSearch:
         at = first = self._first_of(info)
         while at <= last:
             found = await self._read(Position(info.ledger_id, at), SCAN_ENTRIES, SCAN_BYTES)
+            if not found:
+                self._gone()  # with all that was behind it
             for entry in found:
                 if entry.ledger_id != info.ledger_id:
                     return None if at > first else self._gone()
