@@ -177,12 +177,11 @@ class LogCounts:
             return entry_ids
 
         for ledger_id in await self._lane.run(lambda: [row[0] for row in index.ledgers()]):
-            first, more = 0, True
-            while more:
+            first: int | None = 0
+            while first is not None:
                 looked_at = await self._lane.run(partial(look, ledger_id, first))
                 await self._rest(len(looked_at) * INDEX_ROW_BYTES)
-                if more := len(looked_at) == ROWS_AT_ONCE:
-                    first = looked_at[-1] + 1
+                first = looked_at[-1] + 1 if len(looked_at) == ROWS_AT_ONCE else None
         return found
 
 

@@ -586,9 +586,9 @@ class LedgerStorage:
         many millions."""
         # Before the index: a flush moves them there.
         cached = sorted(self.cache.entry_ids(ledger_id))
-        condenser, first = Condenser(), 0
+        condenser = Condenser()
 
-        def step(first: int, cached: list[int]) -> int | None:
+        def step(first: int) -> int | None:
             """Returns where the next begins; None: there is none."""
             ids = self.location_index.entry_ids(ledger_id, first, ENTRIES_LISTED_AT_ONCE)
             following = ids[-1] + 1 if len(ids) == ENTRIES_LISTED_AT_ONCE else None
@@ -598,11 +598,9 @@ class LedgerStorage:
             condenser.add(ids)
             return following
 
-        following: int | None = first
+        following: int | None = 0
         while following is not None:
-            following = await self._in_read_lane(
-                read_lane(ledger_id), partial(step, following, cached)
-            )
+            following = await self._in_read_lane(read_lane(ledger_id), partial(step, following))
         return condenser.groups()
 
     async def ledgers(self, first: int, behind: int) -> AsyncIterator[list[int]]:
