@@ -19,7 +19,7 @@ import threading
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from magnetar.proving.socket_owners import GONE, inode_of, owns
+from magnetar.proving.socket_owners import GONE, Address, inode_of, owns
 
 CHUNK_BYTES: Final = 64 << 10
 CLIENT: Final = "client"
@@ -30,8 +30,6 @@ LOOKS: Final = 50
 LOOK_PAUSE_S: Final = 0.1
 UNKNOWN: Final = "unknown"
 """A process that has ended, or given the connection up, before it was looked for."""
-
-Address = tuple[str, int]
 
 
 class Pair(NamedTuple):
