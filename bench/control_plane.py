@@ -42,8 +42,8 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import MagnetarError
 from magnetar.topics.steering import LOOK_S
-from magnetar_sim.loop import SimLoop, SimProcess
-from magnetar_sim.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.loop import SimLoop, SimProcess
+from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
 
 SESSION_S = 10.0
 QUIET_S = 60.0

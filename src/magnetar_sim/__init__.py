@@ -1,1 +1,4 @@
-"""Deterministic simulation of the deciding machines: the same seed gives the same run."""
+"""A deterministic simulation of the deciding machines (ring 1) and of whole roles (ring 2).
+
+The same seed gives the same run.
+"""

@@ -15,8 +15,8 @@ import click
 
 from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
-from magnetar_sim.ledger_run import run
-from magnetar_sim.partition_run import run_partition
+from magnetar_sim.machines.ledger_run import run
+from magnetar_sim.machines.partition_run import run_partition
 
 DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}

@@ -18,21 +18,23 @@ from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
-from magnetar_sim.broker_run import BrokerRun, has_brokers
-from magnetar_sim.cluster import Client, Cluster, plan_cluster, plan_shape
-from magnetar_sim.cluster_checkers import MetadataChecker, check_copies, check_end
-from magnetar_sim.compaction_workload import CompactionJob
-from magnetar_sim.crossed_holes import (
+from magnetar_sim.brokers.broker_run import BrokerRun, has_brokers
+from magnetar_sim.brokers.keyed_run import KeyedRun
+from magnetar_sim.brokers.read_only_run import ReadOnlyRun
+from magnetar_sim.brokers.steered_run import SteeredRun
+from magnetar_sim.cluster.cluster import Client, Cluster, plan_cluster, plan_shape
+from magnetar_sim.cluster.cluster_checkers import MetadataChecker, check_copies, check_end
+from magnetar_sim.cluster.compaction_workload import CompactionJob
+from magnetar_sim.cluster.crossed_holes import (
     BOOKIES,
     OTHERS_FROM_S,
     CrossedHoles,
     has_crossed_holes,
     plan_quorums,
 )
-from magnetar_sim.directory_faults import DirectoryFaults
-from magnetar_sim.faults import Faults
-from magnetar_sim.keyed_run import KeyedRun
-from magnetar_sim.ledger_workload import (
+from magnetar_sim.cluster.directory_faults import DirectoryFaults
+from magnetar_sim.cluster.faults import Faults
+from magnetar_sim.cluster.ledger_workload import (
     LedgerJob,
     delete,
     follow,
@@ -40,17 +42,15 @@ from magnetar_sim.ledger_workload import (
     recover,
     write_afresh,
 )
-from magnetar_sim.log_workload import LogJob
-from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
-from magnetar_sim.read_only_run import ReadOnlyRun
-from magnetar_sim.repair_run import RepairRun
-from magnetar_sim.replica_run import ReplicaRun
-from magnetar_sim.scheduler import SimulationError
-from magnetar_sim.shapes import draw_shape
-from magnetar_sim.staged_run import StagedRun
-from magnetar_sim.steered_run import SteeredRun
-from magnetar_sim.trace import ProductLog, Trace
-from magnetar_sim.upkeep_workload import UpkeepJob, has_upkeep, plan_upkeep
+from magnetar_sim.cluster.log_workload import LogJob
+from magnetar_sim.cluster.shapes import draw_shape
+from magnetar_sim.cluster.upkeep_workload import UpkeepJob, has_upkeep, plan_upkeep
+from magnetar_sim.repair.repair_run import RepairRun
+from magnetar_sim.replicas.replica_run import ReplicaRun
+from magnetar_sim.staged.staged_run import StagedRun
+from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
+from magnetar_sim.world.scheduler import SimulationError
+from magnetar_sim.world.trace import ProductLog, Trace
 
 QUORUMS = (
     (1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 3),

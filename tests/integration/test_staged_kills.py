@@ -20,7 +20,7 @@ from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
 from magnetar.staging.records import Origin
 from magnetar.staging.writer import StagedWriter
-from magnetar_sim.pulsar_client import encode_payload
+from magnetar_sim.brokers.pulsar_client import encode_payload
 from tests.standalone import Standalone
 
 pytestmark = pytest.mark.timeout(300)

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.metrics import Metrics
 from magnetar.topics.feed import EntryFeed
-from magnetar_sim.broker_run import has_brokers
+from magnetar_sim.brokers.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.dispatch import DISPATCH

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 
 from magnetar.metrics import Metrics
-from magnetar_sim.broker_run import has_brokers
+from magnetar_sim.brokers.broker_run import has_brokers
+from magnetar_sim.cluster.shapes import SHARE, draw_shape
 from magnetar_sim.cluster_run import run_cluster
-from magnetar_sim.shapes import SHARE, draw_shape
 
 MET = (
     "runs with 2 ledger directories", "runs with 2 journals", "a directory fails writes",

@@ -30,8 +30,8 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
-from magnetar_sim.scheduler import SimulationError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.scheduler import SimulationError
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, MemoryPool, payloads, until
 
 SEEDS = 150

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from magnetar.ledger.writing.quorum_write import QuorumWrite, Resend
 from magnetar_sim.__main__ import main
-from magnetar_sim.clients import Appender, Parts, Rewriter
-from magnetar_sim.ledger_run import run
+from magnetar_sim.machines.clients import Appender, Parts, Rewriter
+from magnetar_sim.machines.ledger_run import run
 from tests.sim.mutants.broken_machines import (
     ConfirmsDuringAChange,
     ConfirmsOutOfOrder,

@@ -6,7 +6,7 @@ from typing import cast
 
 from magnetar.log.seam import Cursor
 from magnetar.model.ids import Position
-from magnetar_sim.log_workload import LogHistory
+from magnetar_sim.cluster.log_workload import LogHistory
 
 
 class Acknowledging:

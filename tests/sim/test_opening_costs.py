@@ -35,8 +35,8 @@ from magnetar.topics.opening import open_durable
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
-from magnetar_sim.loop import SimLoop, SimProcess
-from magnetar_sim.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.loop import SimLoop, SimProcess
+from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
 from tests.doubles.memory_values import MemoryValues
 from tests.unit.ledger.doubles import MemoryPool
 
@@ -154,7 +154,7 @@ Scenario = Callable[[Part, Part], Awaitable[None]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
     """Two brokers of one cluster, in which nothing has happened yet."""
-    monkeypatch.setattr("magnetar_sim.metadata.DELAY_S", (ROUND_TRIP_S / 2, ROUND_TRIP_S / 2))
+    monkeypatch.setattr("magnetar_sim.world.metadata.DELAY_S", (ROUND_TRIP_S / 2, ROUND_TRIP_S / 2))
 
     def run_one(scenario: Scenario) -> None:
         loop = SimLoop(random.Random(1))

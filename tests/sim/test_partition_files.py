@@ -16,8 +16,8 @@ from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits, 
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.log_directory import LogDirectory
 from magnetar.log.partition.recovery import open_log
-from magnetar_sim.disk import SimDisk, SimLane
-from magnetar_sim.loop import SimLoop
+from magnetar_sim.world.disk import SimDisk, SimLane
+from magnetar_sim.world.loop import SimLoop
 from tests.unit.log.partition.kit import NOW_MS, batch
 
 ROOT, PARTITION = Path("/logs"), ("t", 0)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from magnetar_sim.__main__ import main
-from magnetar_sim.partition_run import run_partition
+from magnetar_sim.machines.partition_run import run_partition
 from tests.sim.mutants.mutant import Mutant, search
 from tests.sim.mutants.partitions import PARTITIONS
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from magnetar.metrics import Metrics
-from magnetar_sim.broker_run import has_brokers
+from magnetar_sim.brokers.broker_run import has_brokers
+from magnetar_sim.cluster.upkeep_workload import SHARE
 from magnetar_sim.cluster_run import run_cluster
-from magnetar_sim.upkeep_workload import SHARE
 from tests.sim.mutants.mutant import Mutant, search
 from tests.sim.mutants.upkeep import UPKEEP
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageIdData
-from magnetar_sim.broker_watch import BrokerWatch
-from magnetar_sim.pulsar_client import encode_payload
-from magnetar_sim.topic_history import content_of
-from magnetar_sim.watched_connection import WatchedConnection
+from magnetar_sim.brokers.broker_watch import BrokerWatch
+from magnetar_sim.brokers.pulsar_client import encode_payload
+from magnetar_sim.brokers.topic_history import content_of
+from magnetar_sim.brokers.watched_connection import WatchedConnection
 
 TOPIC, READER, CONSUMER_ID, PROCESS = "persistent://public/default/t", "reader", 2, 0
 ENTRY = encode_payload("p", 0, 1_700_000_000_000, [b"p/0"])

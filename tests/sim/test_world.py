@@ -22,11 +22,11 @@ from magnetar.model.errors import (
     SessionExpiredError,
 )
 from magnetar.repair.marks import Lock, ShortageMarks
-from magnetar_sim.disk import CAPACITY_BYTES, SimDisk
-from magnetar_sim.loop import SimLoop, SimProcess, run_in, until
-from magnetar_sim.metadata import MetadataServer, SimMetadataStore
-from magnetar_sim.network import HIGH_BYTES, SimNetwork
-from magnetar_sim.scheduler import SimulationError
+from magnetar_sim.world.disk import CAPACITY_BYTES, SimDisk
+from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
+from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.network import HIGH_BYTES, SimNetwork
+from magnetar_sim.world.scheduler import SimulationError
 
 ROOT = Path("/disk")
 

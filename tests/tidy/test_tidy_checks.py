@@ -42,7 +42,7 @@ PLANTED = [
         "magnetar.topics.a",
         "from magnetar.log.managed import store\n",
     ),
-    (rules.nothing_imports_the_simulator, "magnetar.model.a", "import magnetar_sim.loop\n"),
+    (rules.nothing_imports_the_simulator, "magnetar.model.a", "import magnetar_sim.world.loop\n"),
     (rules.no_cycle, "magnetar.model.a", "import magnetar.model.b\n"),
     (rules.no_cycle, "magnetar.model.a", "def f():\n    import magnetar.model.b\n"),
     (rules.no_cycle, "magnetar.model.a", "if TYPE_CHECKING:\n    import magnetar.model.b\n"),
@@ -58,6 +58,7 @@ PLANTED = [
         "if TYPE_CHECKING:\n    from magnetar.topics.topic import Topic\n",
     ),
     (rules.layers, "magnetar.topics.newpart", "x = 1\n"),
+    (rules.layers, "magnetar_sim.world.disk", "import magnetar_sim.cluster.cluster\n"),
     (rules.deciding_modules_are_pure, "magnetar.ledger.placing.placement", "import random\n"),
     (
         rules.deciding_modules_are_pure,

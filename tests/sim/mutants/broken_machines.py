@@ -14,7 +14,7 @@ from magnetar.ledger.writing.quorum_write import (
     WriteState,
 )
 from magnetar.model.ids import BookieId
-from magnetar_sim.bookies import Stored
+from magnetar_sim.machines.bookies import Stored
 
 
 class ConfirmsOutOfOrder(QuorumWrite):

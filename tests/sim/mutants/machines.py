@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from functools import partial
 
-from magnetar_sim import ledger_run
-from magnetar_sim.clients import Parts
+from magnetar_sim.machines import ledger_run
+from magnetar_sim.machines.clients import Parts
 from tests.sim.mutants.broken_machines import (
     ConfirmsDuringAChange,
     ConfirmsOutOfOrder,

@@ -11,11 +11,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from magnetar.metrics import Metrics
-from magnetar_sim.broker_run import has_brokers
+from magnetar_sim.brokers.broker_run import has_brokers
+from magnetar_sim.cluster.upkeep_workload import has_upkeep
 from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
-from magnetar_sim.ledger_run import run
-from magnetar_sim.partition_run import run_partition
-from magnetar_sim.upkeep_workload import has_upkeep
+from magnetar_sim.machines.ledger_run import run
+from magnetar_sim.machines.partition_run import run_partition
 
 NIGHTLY_SEEDS: Final = 1000
 """Every bug gets as many runs to be found as a night's. What runs cover shifts with every change of

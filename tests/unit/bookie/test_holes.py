@@ -31,8 +31,8 @@ from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.config import BookieConfig
 from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, Disk, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import NoLedgerError
-from magnetar_sim.disk import SimDisk
-from magnetar_sim.loop import SimLoop
+from magnetar_sim.world.disk import SimDisk
+from magnetar_sim.world.loop import SimLoop
 from tests.unit.bookie.storage_kit import WatchedDisk, add, entry, flip_bit, running, settings
 
 LOG = 1

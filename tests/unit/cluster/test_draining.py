@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.cluster.bundles import Bundle
 from magnetar.cluster.sharing.draining import OPENING, WAITING_S_MAX, release_in_turn
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 
 class Owner:

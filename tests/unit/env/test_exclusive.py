@@ -13,7 +13,7 @@ from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.watches import Listeners
 from magnetar.model.errors import NodeExistsError, NoNodeError, StartError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 PATH = "/magnetar/blue/broker"
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
 from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, NO_ROOM, FramedConnection
 from magnetar.model.errors import BookieIOError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 FRAME_BYTES_MAX = 5 << 20
 

@@ -6,7 +6,7 @@ import asyncio
 
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.model.errors import MetadataUnavailableError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 
 def test_no_part_hides_another() -> None:

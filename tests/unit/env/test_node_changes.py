@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.env.node_changes import NodeChanges
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_metadata import MemoryMetadata
 
 PATH = "/magnetar/node"

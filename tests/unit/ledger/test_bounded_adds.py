@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar.model.errors import LedgerFencedError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, opened, payloads
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import BookieUnavailableError, LedgerError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, payloads
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.ledger.failure_notes import CALM_S, NOTE_S, FailureNote, FailureNotes
 from magnetar.model.ids import BookieId
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
 
 A, B = BookieId("a:1"), BookieId("b:1")

@@ -21,7 +21,7 @@ from magnetar.model.errors import (
     UnauthorizedError,
 )
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, opened, payloads, until
 
 

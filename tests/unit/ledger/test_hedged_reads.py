@@ -6,7 +6,7 @@ import asyncio
 
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.errors import BookieIOError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
 
 

@@ -17,7 +17,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import DigestType, LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
 
 QUORUMS = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (4, 2, 1), (5, 3, 2), (3, 3, 3)]

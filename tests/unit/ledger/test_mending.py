@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, opened, payloads, until
 
 QUORUMS = [(3, 3, 2), (3, 2, 1)]

@@ -19,7 +19,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NoSuchLedgerError,
 )
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened
 

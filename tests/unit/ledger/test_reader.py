@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.errors import BookieIOError, LedgerError, NoEntryError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.ledger.writing.writer import SEND_BYTES
 from magnetar.model.errors import LedgerClosedError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads
 
 

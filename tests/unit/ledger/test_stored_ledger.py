@@ -18,7 +18,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import MemoryManager
 
 B = [BookieId(f"b{i}") for i in range(6)]

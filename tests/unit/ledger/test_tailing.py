@@ -20,7 +20,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, opened, payloads, until
 
 

@@ -15,7 +15,7 @@ from magnetar.model.errors import LedgerError, MetadataFormatError, NoSuchLedger
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 METADATA = LedgerMetadata(
     ledger_id=LedgerId(3),

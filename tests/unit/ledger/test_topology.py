@@ -14,7 +14,7 @@ from magnetar.ledger.placing.placement import ANYWHERE, BookieTraits
 from magnetar.ledger.placing.topology import Topology, read_topology_file
 from magnetar.model.errors import ConfigError, NotEnoughBookiesError
 from magnetar.model.ids import BookieId
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads
 
 

@@ -12,7 +12,7 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
 )
 from magnetar.model.ledger import LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster
 
 

@@ -23,7 +23,7 @@ from magnetar.model.errors import (
     MetadataError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, OFFSET, Process, World
 from tests.unit.log.test_managed_log import publish, read_all
 

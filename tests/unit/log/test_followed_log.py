@@ -18,7 +18,7 @@ from magnetar.log.managed.records import decode_log, log_path
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LedgerError, LogError, MetadataError, NoSuchLedgerError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.contract.engines import seen
 from tests.unit.log.doubles import NAME, MemoryReader, Process, World
 from tests.unit.log.test_managed_log import publish, read_all, values

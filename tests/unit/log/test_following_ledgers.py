@@ -17,7 +17,7 @@ from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import LogFencedError, NoSuchLogError
 from magnetar.model.ids import EARLIEST
 from magnetar.model.ledger import LedgerMetadata, LedgerState
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.ledger.doubles import Cluster
 from tests.unit.log.contract.engines import seen

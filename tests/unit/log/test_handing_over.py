@@ -22,7 +22,7 @@ from magnetar.model.errors import (
     NoSuchLogError,
 )
 from magnetar.model.ids import EARLIEST, Position
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, Process, World
 from tests.unit.log.test_cursor import CONFIG, TINY, acked, filled
 

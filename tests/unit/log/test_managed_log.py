@@ -24,7 +24,7 @@ from magnetar.model.errors import (
     NotEnoughBookiesError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, MemoryReader, Outcomes, Process, World
 
 SMALL = LedgerConfig(ledger_entries_max=10, cursor_flush_interval_ms=1)

@@ -7,7 +7,7 @@ import asyncio
 from magnetar.config import LedgerConfig
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.errors import LedgerError, MetadataError
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, Outcomes, Process, World
 
 

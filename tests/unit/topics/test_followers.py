@@ -11,7 +11,7 @@ from magnetar.log.seam import ReadableLog
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.ids import Position
 from magnetar.topics.followers import TELL_S, Followers
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 
 
 class Log:

@@ -23,7 +23,7 @@ from magnetar.topics.resend import (
 )
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog
 
 FORMAT = PulsarEntryFormat()

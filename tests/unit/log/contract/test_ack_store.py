@@ -23,7 +23,7 @@ from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord, cursor_path, decode_cursor, encode_cursor
 from magnetar.model.ids import EARLIEST, Position
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, Process, World
 
 FLUSH_INTERVAL_MS = 5

@@ -16,7 +16,7 @@ from magnetar.wire.kafka.apis import APIS, ApiKey, encode_request, read_response
 from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, build_batch, read_batch_header
 from magnetar.wire.kafka.primitives import FieldReader
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.doubles.memory_values import MemoryValues

@@ -22,7 +22,7 @@ from magnetar.wire.pulsar.commands import (
 )
 from magnetar.wire.pulsar.plausible import SINGLE_BYTES_MIN
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
-from magnetar_sim.virtual_time import run_virtual
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata

@@ -1,0 +1,1 @@
+"""Ring 2: brokers that share topics, those that serve reads only, and clients of theirs."""

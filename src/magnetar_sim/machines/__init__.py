@@ -1,0 +1,1 @@
+"""Ring 1: the deciding machines of ledgers and partitions, without the roles around them."""

@@ -1,0 +1,1 @@
+"""Ring 2: auto-recovery beside bookies, and operators who empty bookies."""

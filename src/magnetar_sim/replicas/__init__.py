@@ -1,0 +1,1 @@
+"""Ring 2: brokers that replicate partitions among themselves."""

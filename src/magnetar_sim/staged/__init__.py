@@ -1,0 +1,1 @@
+"""Ring 2: queries that write by staged ledgers, beside brokers."""
