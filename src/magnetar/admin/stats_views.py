@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from magnetar.admin.views import View
 
 
@@ -19,7 +21,9 @@ class PublisherView(View):
     producer_name: str
     access_mode: str
     address: str
+    client_version: str
     connected_since: str
+    metadata: dict[str, str]  # what its application says of it
     msg_rate_in: float
     msg_throughput_in: float
     average_msg_size: float
@@ -39,7 +43,12 @@ class ConsumerView(View):
     consumer_id: int  # ours
     consumer_name: str
     address: str
+    client_version: str
     connected_since: str
+    metadata: dict[str, str]  # what its application says of it
+    last_consumed_flow_timestamp: int  # when it asked for messages; 0: never
+    last_consumed_timestamp: int
+    last_acked_timestamp: int
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
@@ -77,6 +86,11 @@ class SubscriptionView(View):
     delayed_message_index_size_in_bytes: int = 0  # about
     unacked_messages: int
     blocked_subscription_on_unacked_msgs: bool
+    last_consumed_flow_timestamp: int = 0  # since it is open; 0: never
+    last_consumed_timestamp: int = 0
+    last_acked_timestamp: int = 0
+    consumers_after_mark_delete_position: dict[str, str] = Field(default_factory=dict)
+    """Nobody waits so, as in Pulsar 4."""
     # Of a Key_Shared subscription:
     key_shared_mode: str | None = None  # AUTO_SPLIT, STICKY
     allow_out_of_order_delivery: bool = False
@@ -86,7 +100,7 @@ class SubscriptionView(View):
     draining_hashes_unacked_messages: int = 0  # entries
     active_consumer_name: str | None
     mark_delete_position: str  # ours
-    properties: dict[str, str]
+    subscription_properties: dict[str, str]
     consumers: list[ConsumerView]
     served_by: str = ""  # ours: the read-only broker that serves it; empty: the topic's owner
 

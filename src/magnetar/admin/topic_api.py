@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -16,10 +16,13 @@ from magnetar.admin.stats_views import (
     SubscriptionView,
     TopicStatsView,
 )
+from magnetar.admin.topic_stats import left_out
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
 from magnetar.env.health import Health
 
+ExcludePublishers: TypeAlias = Annotated[bool, Query(alias="excludePublishers")]
+ExcludeConsumers: TypeAlias = Annotated[bool, Query(alias="excludeConsumers")]
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
@@ -43,10 +46,17 @@ def _add_lookup(router: APIRouter, service: TopicService) -> None:
 
 def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None:
     @router.get(TOPIC + "/stats")
-    async def stats(tenant: Segment, namespace: Segment, topic: TopicSegment) -> TopicStatsView:
+    async def stats(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        exclude_publishers: ExcludePublishers = False,
+        exclude_consumers: ExcludeConsumers = False,
+    ) -> TopicStatsView:
         """Counters and rates, connected producers, subscriptions and their consumers; and what
         keeps messages from being stored."""
         found = await service.stats(topic_name(tenant, namespace, topic))
+        found = left_out(found, exclude_publishers, exclude_consumers)
         problem = await health.problem_of("bookies")
         return found.model_copy(update={"storage_problem": problem}) if problem else found
 
@@ -64,9 +74,13 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
         namespace: Segment,
         topic: TopicSegment,
         per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+        exclude_publishers: ExcludePublishers = False,
+        exclude_consumers: ExcludeConsumers = False,
     ) -> PartitionedStatsView:
         """Of all partitions together, and of each."""
-        return await service.partitioned_stats(topic_name(tenant, namespace, topic), per_partition)
+        name = topic_name(tenant, namespace, topic)
+        found = await service.partitioned_stats(name, per_partition)
+        return left_out(found, exclude_publishers, exclude_consumers)
 
     @router.get(TOPIC + "/internalStats")
     async def internal_stats(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import TypeVar
 
 from magnetar.admin.key_shared_stats import Ranges, key_ranges, of_consumer, of_subscription
 from magnetar.admin.lent_stats import ServedThere, merged
@@ -20,6 +21,7 @@ from magnetar.admin.stats_views import (
     SubscriptionView,
     TopicLedgerView,
     TopicStatsView,
+    TopicTotals,
 )
 from magnetar.log.seam import CompactedStats, LogStats, StoredAt
 from magnetar.topics.access import AccessMode
@@ -31,6 +33,8 @@ from magnetar.topics.rates import Rates
 from magnetar.topics.stats import KIND_NAMES, backlog_bytes
 from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
+
+Totals = TypeVar("Totals", bound=TopicTotals)
 
 NOTHING_LENT: Mapping[str, ServedThere] = MappingProxyType({})
 
@@ -107,7 +111,9 @@ def _publisher(producer: Producer, rates: Rates) -> PublisherView:
         producer_name=producer.name,
         access_mode=ACCESS_MODES[producer.mode],
         address=producer.client.peer,
+        client_version=producer.client_version,
         connected_since=_time(producer.connected_at_ms),
+        metadata=dict(producer.properties),
         msg_rate_in=coming.messages,
         msg_throughput_in=coming.byte_count,
         average_msg_size=_average(producer.bytes_in, producer.messages_in),
@@ -145,7 +151,10 @@ def _subscription(
         and all(subscription.is_full(consumer) for consumer in consumers),
         active_consumer_name=active.name if active is not None else None,
         mark_delete_position=str(cursor.mark_delete),
-        properties=dict(cursor.properties),
+        last_consumed_flow_timestamp=subscription.last_asked_ms,
+        last_consumed_timestamp=dispatcher.last_sent_ms,
+        last_acked_timestamp=subscription.last_acked_ms,
+        subscription_properties=dict(cursor.properties),
         consumers=views,
         **of_subscription(subscription, views),
     )
@@ -159,7 +168,12 @@ def _consumer(
         consumer_id=consumer.consumer_id,
         consumer_name=consumer.name,
         address=consumer.client.peer,
+        client_version=consumer.client_version,
         connected_since=_time(consumer.connected_at_ms),
+        metadata=dict(consumer.properties),
+        last_consumed_flow_timestamp=consumer.last_asked_ms,
+        last_consumed_timestamp=consumer.last_sent_ms,
+        last_acked_timestamp=consumer.last_acked_ms,
         msg_rate_out=going.messages,
         msg_throughput_out=going.byte_count,
         msg_rate_redeliver=going.redelivered,
@@ -250,6 +264,10 @@ SUBSCRIPTION_SUMMED = (
     "draining_hashes_cleared_total", "draining_hashes_unacked_messages",
 )  # fmt: skip
 
+SUBSCRIPTION_LATEST = (
+    "last_consumed_flow_timestamp", "last_consumed_timestamp", "last_acked_timestamp",
+)  # fmt: skip
+
 
 def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> PartitionedStatsView:
     """The partitions together; ``count`` counts those that are not loaded, too."""
@@ -266,6 +284,23 @@ def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> P
     )
 
 
+def left_out(view: Totals, publishers: bool, consumers: bool) -> Totals:
+    """The same without the producers, or the subscriptions' consumers, one by one."""
+    update: dict[str, object] = {}
+    if publishers:
+        update["publishers"] = []
+    if consumers:
+        update["subscriptions"] = {
+            name: each.model_copy(update={"consumers": []})
+            for name, each in view.subscriptions.items()
+        }
+    if isinstance(view, PartitionedStatsView):
+        update["partitions"] = {
+            name: left_out(each, publishers, consumers) for name, each in view.partitions.items()
+        }
+    return view.model_copy(update=update)
+
+
 def _together(views: list[TopicStatsView]) -> dict[str, SubscriptionView]:
     found: dict[str, SubscriptionView] = {}
     for view in views:
@@ -280,7 +315,11 @@ def _together(views: list[TopicStatsView]) -> dict[str, SubscriptionView]:
             }
             consumers = [*before.consumers, *each.consumers]
             kind = each.type if before.type == "None" else before.type
-            update = {**sums, "consumers": consumers, "type": kind}
+            latest = {
+                field: max(getattr(before, field), getattr(each, field))
+                for field in SUBSCRIPTION_LATEST
+            }
+            update = {**sums, **latest, "consumers": consumers, "type": kind}
             found[name] = before.model_copy(update=update)
     return found
 

@@ -75,7 +75,7 @@ class Consumer:
     It knows nothing of the subscription, which seats it in order of arrival. ``properties``: what
     its application says of it; ``follows``: its client goes where it is sent
     (``ConsumerClient.tell_closed``). ``read_compacted``: it is served from the compacted view.
-    ``key_policy``: of a Key_Shared one.
+    ``key_policy``: of a Key_Shared one. ``client_version``: what its client calls itself.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Consumer:
         follows: bool = False,
         read_compacted: bool = False,
         key_policy: KeyPolicy | None = None,
+        client_version: str = "",
     ) -> None:
         self.client = client
         self.consumer_id = consumer_id
@@ -96,6 +97,7 @@ class Consumer:
         self.seat: Seat[Consumer] = Seat(self, name, priority, key_policy)
         self.connected_at_ms = connected_at_ms
         self.properties = properties
+        self.client_version = client_version
         self.follows = follows
         self.read_compacted = read_compacted
         self.closed = False
@@ -104,6 +106,10 @@ class Consumer:
         self.entries_out = 0
         self.redelivered = 0
         self.acknowledged = 0
+        self.last_asked_ms = 0
+        """When it last said how much it takes; milliseconds since 1970, 0: never. So the others."""
+        self.last_sent_ms = 0
+        self.last_acked_ms = 0
 
     def send(
         self,

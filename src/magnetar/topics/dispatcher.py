@@ -15,7 +15,7 @@ Why: docs/adr/0064-dispatch.md, docs/adr/0069-delayed-delivery.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -63,10 +63,14 @@ class Dispatcher:
         traffic: Traffic,
         entry_format: EntryFormat,
         machine: Machine[Consumer],
+        now_ms: Callable[[], int],
     ) -> None:
         self.machine = machine
         self.messages_out = 0
         self.bytes_out = 0
+        self.last_sent_ms = 0
+        """When a consumer was last sent something: milliseconds since 1970, 0: never."""
+        self._now_ms = now_ms
         self.feed = EntryFeed(source, cursor, scope, self.wake)
         self._log = source
         self._cursor = cursor
@@ -208,8 +212,11 @@ class Dispatcher:
         ack_sets = self._ack_sets(entries, descriptions) if messages > total else NO_ACK_SETS
         runs, left, grouped = machine.place(entries, descriptions)
         sent = entries if grouped is None else grouped
+        if runs:
+            self.last_sent_ms = self._now_ms()
         for run in runs:
             consumer = run.seat.owner
+            consumer.last_sent_ms = self.last_sent_ms
             mine = sent if run.stop - run.start == total else sent[run.start : run.stop]
             self.bytes_out += consumer.send(mine, run.messages, counts, ack_sets)
             self.messages_out += run.messages

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import structlog
@@ -31,6 +32,8 @@ from magnetar.topics.resend import Resends
 log = structlog.get_logger(__name__)
 
 _new: Final = tuple.__new__  # a NamedTuple without its slower, checking constructor
+
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 METADATA_BYTES_MAX: Final = 10 << 10
 """What an entry may have above the largest message: its metadata and checksum."""
@@ -134,7 +137,8 @@ class SearchFirst(Exception):
 
 
 class Producer:
-    """A producer of one topic, on one connection."""
+    """A producer of one topic, on one connection. ``properties``: what its application says of
+    it; ``client_version``: what its client calls itself."""
 
     def __init__(
         self,
@@ -146,6 +150,8 @@ class Producer:
         epoch: int,
         generated_name: bool,
         connected_at_ms: int,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        client_version: str = "",
     ) -> None:
         self.client = client
         self.topic = topic
@@ -155,6 +161,8 @@ class Producer:
         self.epoch = epoch
         self.generated_name = generated_name
         self.connected_at_ms = connected_at_ms
+        self.properties = properties
+        self.client_version = client_version
         self.closed = False
         """Takes no more sends; receipts for earlier ones still leave."""
         self.gone = False

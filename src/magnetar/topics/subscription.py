@@ -129,6 +129,9 @@ class Subscription:
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
         self.last_active_ms = now_ms()
         """When the last consumer left, or since when it is open here: milliseconds since 1970."""
+        self.last_asked_ms = 0
+        """When a consumer last said how much it takes; 0: never since it is open here."""
+        self.last_acked_ms = 0
         self.sought_by: object = None
         """Of a reader: whose seek it waits for to come back."""
         self.doubtful = False
@@ -146,7 +149,9 @@ class Subscription:
         self._single: SingleActive[Consumer] = SingleActive(partition)
         self._switch: asyncio.TimerHandle | None = None
         self._after_delay = scope.guarded(self._delay_over, f"switch {name}")
-        self.dispatcher = Dispatcher(source, cursor, scope, traffic, entry_format, self._single)
+        self.dispatcher = Dispatcher(
+            source, cursor, scope, traffic, entry_format, self._single, now_ms
+        )
         lending = cursor.lending
         self.bound: BoundSubscription | None = None
         """Who serves it in our place."""
@@ -349,6 +354,7 @@ class Subscription:
     # -- what consumers say -------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.last_asked_ms = self.last_asked_ms = self._now_ms()
         self.dispatcher.machine.flow(consumer.seat, permits)
         self.dispatcher.wake()
 
@@ -358,7 +364,7 @@ class Subscription:
         settled, refusal = self._acknowledging.each(ids)
         if self._shares:
             self.dispatcher.settle(settled)
-        consumer.acknowledged += len(ids)
+        self._note_acked(consumer, len(ids))
         if refusal is not None:
             raise refusal
 
@@ -367,7 +373,7 @@ class Subscription:
         settled = self._acknowledging.whole(positions)
         if self._shares:
             self.dispatcher.settle(settled)
-        consumer.acknowledged += len(positions)
+        self._note_acked(consumer, len(positions))
 
     def acknowledge_until(self, consumer: Consumer, last: Acked) -> None:
         """Acknowledge everything up to ``last``. Raises ``NotAllowedError`` if the subscription is
@@ -377,7 +383,11 @@ class Subscription:
                 f"subscription {self.name} is shared: acknowledge messages one by one"
             )
         self._acknowledging.until(last)
-        consumer.acknowledged += 1
+        self._note_acked(consumer, 1)
+
+    def _note_acked(self, consumer: Consumer, count: int) -> None:
+        consumer.acknowledged += count
+        consumer.last_acked_ms = self.last_acked_ms = self._now_ms()
 
     def answer_stored(self, consumer: Consumer, request_id: int) -> None:
         """Answer an acknowledgement once it, and everything before it, is stored."""

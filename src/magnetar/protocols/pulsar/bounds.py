@@ -17,10 +17,16 @@ NAME_CHARACTERS_MAX: Final = 512
 PROPERTIES_BYTES_MAX: Final = 64 << 10
 
 
-def check_producer(request: CommandProducer) -> None:
-    """Whether the names that a PRODUCER brings can be kept."""
+def kept_version(client_version: str) -> str:
+    """What of a client's name and release is shown to others."""
+    return client_version[:NAME_CHARACTERS_MAX]
+
+
+def check_producer(request: CommandProducer) -> Mapping[str, str]:
+    """The properties of a PRODUCER whose names and properties can be kept."""
     _check_name("producer's", request.producer_name)
     _check_name("subscription's", request.initial_subscription_name)
+    return _kept(f"a producer of {request.topic}", request.metadata)
 
 
 def check_subscribe(request: CommandSubscribe) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from magnetar import __version__
+from magnetar.protocols.pulsar.bounds import kept_version
 from magnetar.protocols.pulsar.clients import fails_one_send, follows_assigned_url
 from magnetar.protocols.pulsar.handlers.authentication import respond
 from magnetar.protocols.pulsar.session import Session
@@ -21,7 +22,7 @@ def connect(session: Session, command: BaseCommand) -> None:
     Where nobody is asked who he is, whatever authentication a client brings passes.
     """
     request = command.connect
-    session.client_version = request.client_version
+    session.client_version = kept_version(request.client_version)
     session.fails_one_send = fails_one_send(request.client_version)
     session.follows_assigned_url = follows_assigned_url(request.client_version)
     session.protocol_version = min(request.protocol_version, PROTOCOL_VERSION)

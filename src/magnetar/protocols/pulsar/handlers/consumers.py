@@ -177,6 +177,7 @@ async def _join(
             session.follows_assigned_url,
             request.read_compacted,
             policy,
+            session.client_version,
         )
         subscription.add(consumer, kind)
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)

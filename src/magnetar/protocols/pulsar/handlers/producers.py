@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
@@ -40,7 +41,7 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
     request = command.producer
     services = session.services
     name = parse_topic(request.topic)
-    check_producer(request)
+    properties = check_producer(request)
     old = session.producers.get(request.producer_id)
     if old is not None:
         if old.topic.name != name:
@@ -57,10 +58,12 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
         old.client.drop(tell=False)
     topic = await services.topics.get(name, create=True, asker=session)
     with topic.held():  # until the producer is connected, an idle topic could be unloaded
-        await _open_on(session, topic, request)
+        await _open_on(session, topic, request, properties)
 
 
-async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> None:
+async def _open_on(
+    session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
+) -> None:
     services = session.services
     # Before anything else is made for a producer that may be refused by it.
     schema_version = await producer_version(session, topic.name, request)
@@ -75,6 +78,8 @@ async def _open_on(session: Session, topic: Topic, request: CommandProducer) -> 
         request.epoch,
         not (request.producer_name and request.user_provided_producer_name),
         services.now_ms(),
+        properties,
+        session.client_version,
     )
     await _admit(ProducerAdmission(session, topic, producer, request, schema_version))
 

@@ -1,0 +1,72 @@
+"""Who is connected to a topic, as REST shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.admin.test_api import P, Platform, serve
+
+
+def test_stats_say_who_is_connected_and_when_they_were_last_active() -> None:
+    """What Pulsar's admin clients read of producers and consumers."""
+
+    async def scenario(p: Platform) -> None:
+        peer = p.world.peer(version="Pulsar-Go-version-0.21.0")
+        produce, subscribe = peer.produce_command(), peer.subscribe_command()
+        produce.producer.metadata.add(key="team", value="a")
+        subscribe.subscribe.metadata.add(key="team", value="b")
+        peer.tell(produce)
+        peer.tell(subscribe)
+        await peer.heard()
+        stats = (await p.client.get(f"{P}/t/stats")).json()
+        producer, found = stats["publishers"][0], stats["subscriptions"]["s"]
+        consumer = found["consumers"][0]
+        assert producer["clientVersion"] == consumer["clientVersion"] == "Pulsar-Go-version-0.21.0"
+        assert (producer["metadata"], consumer["metadata"]) == ({"team": "a"}, {"team": "b"})
+        assert found["subscriptionProperties"] == found["consumersAfterMarkDeletePosition"] == {}
+        times = ("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp")
+        for view in (found, consumer):
+            assert [view[each] for each in times] == [0, 0, 0]
+        peer.publish(1)
+        peer.flow(1)
+        await peer.heard()
+        now_ms = 1_000_000_000_000
+        for view in ((again := await subscription_stats(p)), again["consumers"][0]):
+            assert [view[each] for each in times] == [now_ms, now_ms, 0]
+        peer.acknowledge(0)
+        await peer.heard()
+        for view in ((again := await subscription_stats(p)), again["consumers"][0]):
+            assert [view[each] for each in times] == [now_ms, now_ms, now_ms]
+
+    serve(scenario)
+
+
+async def subscription_stats(p: Platform) -> dict[str, Any]:
+    found: dict[str, Any] = (await p.client.get(f"{P}/t/stats")).json()["subscriptions"]["s"]
+    return found
+
+
+@pytest.mark.parametrize("path", ["t/stats", "f/partitioned-stats"])
+def test_stats_leave_out_who_is_connected_when_asked_to(path: str) -> None:
+    async def scenario(p: Platform) -> None:
+        await p.status("PUT", f"{P}/f/partitions", json=2)
+        peer = p.world.peer()
+        for number, topic in enumerate(("t", "f-partition-0", "f-partition-1"), 1):
+            await peer.produce(topic, producer_id=number)
+            await peer.subscribe("s", topic=topic, consumer_id=number)
+
+        async def connected(**query: bool) -> tuple[set[bool], set[bool]]:
+            stats = (await p.client.get(f"{P}/{path}", params=query)).json()
+            every = [stats, *stats.get("partitions", {}).values()]
+            producers = {bool(each["publishers"]) for each in every}
+            return producers, {bool(each["subscriptions"]["s"]["consumers"]) for each in every}
+
+        assert await connected() == ({True}, {True})
+        assert await connected(excludePublishers=True) == ({False}, {True})
+        assert await connected(excludeConsumers=True) == ({True}, {False})
+        both = {"excludePublishers": True, "excludeConsumers": True}
+        assert await connected(**both) == ({False}, {False})
+
+    serve(scenario)
