@@ -179,9 +179,25 @@ def test_schemas_by_version_and_the_newest() -> None:
             assert not reply.HasField("error_code")
         missing = (await get(peer, encode_version(2))).getSchemaResponse
         assert missing.error_code == ServerError.TOPIC_NOT_FOUND
-        for version in (b"", b"123", bytes(64)):
+        for version in (b"123", bytes(64)):
             odd = (await get(peer, version)).getSchemaResponse
             assert odd.error_code == ServerError.INCOMPATIBLE_SCHEMA
+
+    run(scenario)
+
+
+def test_the_empty_version_is_that_of_messages_without_a_schema() -> None:
+    """Go's client asks for the schema of whatever version a message has, and its producers of
+    bytes write the empty one, which they were told."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        answer = await produce(peer, None, 1)
+        version = answer.producer_success.schema_version
+        reply = (await get(peer, version)).getSchemaResponse
+        assert not reply.HasField("error_code")
+        assert (reply.schema.type, reply.schema.schema_data) == (Schema.Type.Value("None"), b"")
+        assert (reply.schema_version, reply.request_id) == (b"", 9)
 
     run(scenario)
 

@@ -7,6 +7,8 @@ What is answered where (``cluster.schemas`` decides):
 * A consumer's schema must read what the topic has. It is registered only where nobody has written
   yet: a schema would not fit messages, or producers, that have none.
 * Types NONE (plain bytes) and AUTO_CONSUME (whatever there is) bring no schema.
+* The schema of the empty version is NONE: Go's client asks for that of each message's version, and
+  its producers, as Java's, write the empty one into messages without a schema.
 
 Every refusal is ``IncompatibleSchema``, on which all clients give up at once, and says why.
 """
@@ -27,7 +29,7 @@ from magnetar.model.errors import (
     SchemaNotFoundError,
     TopicNotFoundError,
 )
-from magnetar.model.schema import TopicSchema
+from magnetar.model.schema import SchemaType, TopicSchema
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
@@ -38,6 +40,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     Schema,
 )
 from magnetar.wire.pulsar.schemas import (
+    NO_VERSION,
     decode_version,
     decode_wire_schema,
     encode_version,
@@ -50,15 +53,20 @@ FINAL: Final = (
     NotAllowedError,
     TopicNotFoundError,
 )
+WITHOUT: Final = TopicSchema(SchemaType.NONE, b"", {})
+"""That of messages without one."""
 REFUSAL_PAUSE_S: Final = 1.0
 """How long a refusal waits that its client answers by asking again at once."""
 
 
 async def get_schema(session: Session, command: BaseCommand) -> None:
-    """The newest, or the version that is asked for."""
+    """The newest, or the version that is asked for; of the empty version, that it is none."""
     request = command.getSchema
     name, schemas = parse_topic(request.topic), session.services.control.schemas
     await session.services.control.namespaces.check(name)
+    if request.HasField("schema_version") and request.schema_version == NO_VERSION:
+        _tell_schema(session, request.request_id, name, NO_VERSION, WITHOUT)
+        return
     if request.HasField("schema_version"):
         version = decode_version(request.schema_version)
         found = await schemas.at(name, version)
@@ -67,11 +75,18 @@ async def get_schema(session: Session, command: BaseCommand) -> None:
         found, asked = await schemas.latest(name), "schema"
     if found is None:
         raise SchemaNotFoundError(f"topic {name.partitioned} has no {asked}")
+    version_bytes = encode_version(found.version)
+    _tell_schema(session, request.request_id, name, version_bytes, found.schema)
+
+
+def _tell_schema(
+    session: Session, request_id: int, name: TopicName, version: bytes, schema: TopicSchema
+) -> None:
     answer = BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE)
     reply = answer.getSchemaResponse
-    reply.request_id = request.request_id
-    reply.schema_version = encode_version(found.version)
-    fill_wire_schema(reply.schema, _schema_name(name), found.schema)
+    reply.request_id = request_id
+    reply.schema_version = version
+    fill_wire_schema(reply.schema, _schema_name(name), schema)
     session.send_command(answer)
 
 
