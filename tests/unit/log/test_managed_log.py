@@ -14,6 +14,7 @@ from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.seam import Checkpoint, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    EntryTooLargeError,
     LedgerError,
     LedgerFencedError,
     LedgerRecoveryError,
@@ -321,6 +322,27 @@ def test_the_queue_of_a_changing_log_is_bounded_and_nothing_overtakes() -> None:
         assert len(outcomes.positions) == 1
         assert all(isinstance(error, LogError) for error in outcomes.errors)
         await publish(log, 0, 1)
+
+    asyncio.run(scenario())
+
+
+def test_an_append_that_is_too_large_is_refused_in_its_turn_and_shifts_no_answers() -> None:
+    async def scenario() -> None:
+        log = await Process(World()).store(LedgerConfig(payload_bytes_max=1024)).open(NAME)
+        for opened in (False, True):  # a ledger
+            outcomes = Outcomes()
+            log.append([number(0)], outcomes.for_append("before"))
+            log.append([number(1), bytes(1025)], outcomes.for_append("too large"))
+            log.append([number(2), bytes(1024)], outcomes.for_append("after"))
+            await outcomes.wait(3)
+            labels = ["before", "too large", "after"]
+            assert [label for label, _ in outcomes.order] == labels, opened
+            assert [type(error) for error in outcomes.errors] == [EntryTooLargeError]
+            assert len(outcomes.positions) == 3
+            entries = await log.read(outcomes.positions[1], 1, 1)
+            assert values(entries) == [2], "each is told where it lies itself"
+        assert log.pending_bytes == 0
+        await log.close()
 
     asyncio.run(scenario())
 

@@ -26,7 +26,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -46,6 +46,7 @@ from magnetar.log.managed.tail_cache import LogTail
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import AppendDone, Buffer, Content
 from magnetar.model.errors import (
+    EntryTooLargeError,
     LedgerError,
     LedgerFencedError,
     LogClosedError,
@@ -110,6 +111,13 @@ class _OpenLedger:
         self.answered: LedgerAppendDone = partial(answered, self)
 
 
+class AppendBounds(NamedTuple):
+    """``queue_bytes``: of all that waits for the next ledger; ``payload_bytes``: of one payload."""
+
+    queue_bytes: int
+    payload_bytes: int
+
+
 class Appender:
     """The writing end of one log."""
 
@@ -122,7 +130,7 @@ class Appender:
         events: AppenderEvents,
         *,
         policy: LogPolicy,
-        queue_bytes_max: int,
+        bounds: AppendBounds,
         now_ms: Callable[[], int],
     ) -> None:
         self.state = AppenderState.IDLE
@@ -135,7 +143,8 @@ class Appender:
         self._events = events
         self.policy = policy
         self._now_ms = now_ms
-        self._open = OpenAppends(store.name, queue_bytes_max)
+        self._open = OpenAppends(store.name, bounds.queue_bytes)
+        self._payload_bytes_max = bounds.payload_bytes
         self._ledger: _OpenLedger | None = None
         self._former: _OpenLedger | None = None  # to be closed before the next is created
         self._fruitless = 0  # ledgers in a row that failed before they confirmed anything
@@ -169,16 +178,29 @@ class Appender:
         count = len(payloads)
         if content is None:
             content = Content([1] * count, [self._now_ms()] * count)
+        size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
         if self._refusal is not None:
             self._open.refuse(done, self._refusal)
+        elif size > self._payload_bytes_max and self._is_too_large(payloads):
+            # In its turn: a writer that raises would leave it among what is sent, and every later
+            # append would be told what became of the one before it.
+            self._open.refuse(done, self._too_large(payloads))
         elif self.state is _OPEN and self._ledger is not None:
-            size = len(payloads[0]) if count == 1 else sum(map(len, payloads))
             self._open.pending_bytes += size
             self._send(self._ledger, OpenAppend(done, payloads, count, size, content))
         else:
             self._open.wait(payloads, done, content)
             if self.state is AppenderState.IDLE:
                 self._begin_opening(AppenderEvent.APPENDED)
+
+    def _is_too_large(self, payloads: Sequence[Buffer]) -> bool:
+        return max(map(len, payloads)) > self._payload_bytes_max
+
+    def _too_large(self, payloads: Sequence[Buffer]) -> EntryTooLargeError:
+        return EntryTooLargeError(
+            f"log {self._name}: a payload has {max(map(len, payloads))} bytes; accepted: at most "
+            f"{self._payload_bytes_max} (ledger.payload_bytes_max). Split it"
+        )
 
     def _send(self, ledger: _OpenLedger, item: OpenAppend) -> None:
         item.first = first = ledger.next_entry_id

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from magnetar.env.tasks import TaskScope, defect, fails
-from magnetar.log.managed.appender import Appender, AppenderEvents
+from magnetar.log.managed.appender import AppendBounds, Appender, AppenderEvents
 from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
@@ -78,7 +78,7 @@ class LogContext:
     cursors: CursorContext
     policy: LogPolicy
     """Of a log that is opened without one."""
-    roll_queue_bytes_max: int
+    append_bounds: AppendBounds
     now_ms: Callable[[], int]
     history: History = field(default_factory=NoHistory)
     tabled_ms_least: int = 0
@@ -110,7 +110,7 @@ class ManagedLog:
             self._scope,
             events,
             policy=policy or context.policy,
-            queue_bytes_max=context.roll_queue_bytes_max,
+            bounds=context.append_bounds,
             now_ms=context.now_ms,
         )
         self.append = self._appender.append  # bound here: a call less for every append

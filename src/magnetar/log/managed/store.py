@@ -21,6 +21,7 @@ from magnetar.config import LedgerConfig
 from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.housekeeping import Housekeeping
+from magnetar.log.managed.appender import AppendBounds
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
@@ -107,7 +108,7 @@ class ManagedLogStore:
                 asyncio.Semaphore(CLEAN_UPS_AT_ONCE),
             ),
             policy=policy_of(config),
-            roll_queue_bytes_max=config.roll_queue_bytes_max,
+            append_bounds=AppendBounds(config.roll_queue_bytes_max, config.payload_bytes_max),
             now_ms=now_ms,
             history=history or NoHistory(),
             tabled_ms_least=config.tabled_ledger_ms_least,
