@@ -16,6 +16,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogFencedError,
     MagnetarError,
+    MetadataError,
     NotAllowedError,
     ServiceNotReadyError,
 )
@@ -133,6 +134,31 @@ def test_a_crash_at_any_step_brings_nothing_back_that_was_said_to_be_gone(effect
             left = [each for each in found if not cursor.is_acknowledged(*place_of(each))]
             assert cursor.backlog_entries() == len(left)
             await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_failed_and_is_asked_for_again_is_stored_before_it_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log = await process.store(KEPT).open(NAME)
+        await publish(log, 0, 6)
+        cursor = await log.cursors.open("s", EARLIEST)
+
+        async def put(*_: object) -> int:
+            raise MetadataError("the store is out of reach")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process.metadata, "put", put)
+            for _ in range(2):
+                with pytest.raises(MetadataError):
+                    await log.front.delete_before(3)
+        assert decode_log(NAME, world.nodes[log_path(NAME)].value).front.offset == 0
+        assert await log.front.delete_before(3) == 3
+        assert decode_log(NAME, world.nodes[log_path(NAME)].value).front.offset == 3
+        assert cursor.backlog_entries() == 3
+        await log.close()
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 
-from magnetar.log.managed.chain import Chain, LedgerInfo
+from magnetar.log.managed.chain import Chain, Front, LedgerInfo
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import NO_LEDGER, Compacted, HandedCursor, LogRecord
@@ -99,6 +99,11 @@ class ChainStore:
     def stored_table(self) -> TableMark | None:
         """The table that the record names."""
         return self._node.record.table
+
+    @property
+    def stored_front(self) -> Front:
+        """Where the record says that the log begins."""
+        return self._node.record.front
 
     def keep(self, current: Callable[[], Checkpoint | None]) -> None:
         """Ask ``current`` from now on."""

@@ -75,13 +75,15 @@ class LedgersFront:
             raise OffsetOutOfRangeError(
                 f"log {self._store.name}: records can be deleted up to {end}, not {offset}"
             )
-        if wanted <= self._begin:
+        if wanted > self._begin:
+            front = await self._front_at(wanted)
+            self._events.require_open()
+            self._check(front)
+            # From the check to here nobody else has had a turn.
+            self._chain.begin_at(front)
+        elif self._store.stored_front == self._chain.front:
             return self._begin
-        front = await self._front_at(wanted)
-        self._events.require_open()
-        self._check(front)
-        # From the check to here nobody else has had a turn.
-        self._chain.begin_at(front)
+        # Also of one that is asked for again: its first write failed, or is under way.
         try:
             await self._store.save()
         except LogFencedError as error:
