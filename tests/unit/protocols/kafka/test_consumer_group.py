@@ -385,6 +385,46 @@ def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> N
     assert group.phase == "Empty"
 
 
+def test_a_static_member_that_comes_back_with_a_members_id_takes_that_ones_place() -> None:
+    group = group_of()
+    first, static = joined(group, "a"), joined(group, "s", "i")
+    for _ in range(2):
+        for each in (first, static):
+            beaten(group, each).settles()
+    group.heartbeat(ConsumerHeartbeat("s", "new", -2, "i"), 0)
+    back = Client("a", ("t",), "i")
+    beaten(group, back)
+    other = joined(group, "b")
+    for _ in range(3):
+        for each in (back, other):
+            beaten(group, each).settles()
+    assert group.members.keys() == {"a", "b"}
+    assert len(back.using | other.using) == 4, "nothing stays with who is gone"
+
+
+def test_of_two_that_were_stored_with_one_partition_the_second_joins_again() -> None:
+    """A change of very many members was written in part."""
+    place = frozenset({TopicIdPartition(topic_id(1), 0)})
+    record = ConsumerMemberRecord("", "", "", "", 1, ("t",), "", "", 3, 2, assigned=place)
+    members = {"a": record, "b": record._replace(epoch=4)}
+    group = ConsumerGroup.restored("g", ConsumerGroupRecord(4, 4), members, SESSION_MS, 9, 0)
+    assert group.members.keys() == {"a"}
+    assert (ConsumerMemberKey("g", "b"), None) in group.take_changes()
+    late = group.heartbeat(ConsumerHeartbeat("b", "new", 4), 0)
+    assert late.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.tick(SESSION_MS), "and nothing is lost track of"
+
+
+def test_what_was_not_stored_is_to_be_stored_again() -> None:
+    group = group_of()
+    joined(group, "a")
+    changes = group.take_changes()
+    assert not group.has_changed
+    group.not_stored(changes)
+    assert group.has_changed
+    assert group.take_changes() == changes
+
+
 def test_offsets_are_committed_by_members_with_their_epoch() -> None:
     group = group_of()
     assert group.check_commit("", -1) is ErrorCode.NONE, "an admin, of an empty group"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import BrokerMetadataError, LogError
+from magnetar.model.errors import BrokerMetadataError, LogError, NoSpaceError
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.consumer_group_messages import (
     ConsumerGroupDescribeRequest,
@@ -424,6 +424,98 @@ def test_what_is_not_stored_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None
         assert answer.assignment is None
         assert [each.member_id for each in (await described(world.peer())).members] == ["one"]
         await settled(one)
+
+    run(scenario)
+
+
+def test_what_there_is_no_space_for_is_stored_before_the_next_answer() -> None:
+    """The log stays open here, and so does the group: it must not say what only it knows."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), Member(world.peer(), "two")
+        shard = await world.server.coordinator.shard(G)
+        log = world.store.logs[shard.log.topic.name.log_name]
+        log.failing = NoSpaceError("no space")
+        assert (await two.beat()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for _ in range(2):
+            assert (await one.beat()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert (await one.beat()).error_code == ErrorCode.NONE
+        assert world.server.coordinator.has(shard), "others have noticed nothing"
+        await moved(world)
+        await settled(one, two)
+
+    run(scenario)
+
+
+def test_what_is_too_large_to_be_kept_is_refused_and_nobody_else_notices() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        shard = await world.server.coordinator.shard(G)
+        names = [f"{'n' * 400_000}{each}" for each in range(2)]
+        refused = await Member(world.peer(), "two", names=names).beat()
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "characters" in refused.error_message
+        many = await Member(world.peer(), "three", names=["ä" * 499_000]).beat()
+        assert many.error_code == ErrorCode.NONE
+        request = OffsetCommitRequest(
+            "g" * 40_000, topics=[CommitTopic(WIDE, [CommitPartition(0, 7)])]
+        )
+        answer = await world.peer().ask(ApiKey.OFFSET_COMMIT, request)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
+        assert world.server.coordinator.has(shard)
+        assert (await one.beat()).error_code == ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_classic_member_waits_for_what_comes_while_the_group_makes_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one, two = await member(world, "one"), Member(world.peer(), "two")
+        await one.beat(member_epoch=-1)
+        coordinator, forget = world.server.coordinator, world.server.coordinator.forget
+
+        async def overtaken(*forgotten: Any) -> None:
+            await forget(*forgotten)
+            assert (await two.beat()).error_code == ErrorCode.NONE
+
+        monkeypatch.setattr(coordinator, "forget", overtaken)
+        joining = JoinGroupRequest(
+            G, 30_000, 30_000, protocol_type="consumer", protocols=[JoinProtocol("range", b"")]
+        )
+        answer = await world.peer().ask(ApiKey.JOIN_GROUP, joining)
+        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        await settled(two)
+
+    run(scenario)
+
+
+def test_the_longer_a_lookup_takes_the_longer_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is not there is looked for each second; thousands of them are not."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        looks = 0
+
+        async def exists(*_: object) -> bool:
+            nonlocal looks
+            looks += 1
+            await asyncio.sleep(0.01)
+            return False
+
+        monkeypatch.setattr(world.services.topics, "exists", exists)
+        missing = [f"missing{number}" for number in range(1280)]
+        one = await member(world, "one", names=[WIDE, *missing])  # 0.2 s
+        for _ in range(50):
+            await asyncio.sleep(0.2)
+            await one.beat()
+        assert looks < 5 * len(missing)
+        assert one.partitions == list(range(PARTITIONS))
 
     run(scenario)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import MessageTooLargeError, ProtocolError
 from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
     CoordinatorState,
@@ -65,13 +65,24 @@ def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None
     for _ in range(5):
         changes = some_changes(source, source.randint(1, 700))
         known.apply(changes)
-        batches += encode_changes(changes, 5)
-    snapshot = list(encode_changes(known.all(), 5))
+        batches += encode_changes(changes, 5, 1 << 20)
+    snapshot = encode_changes(known.all(), 5, 1 << 20)
     for log in (batches, snapshot, [*batches, *snapshot]):
         replayed = CoordinatorState()
         for batch in log:
             replayed.apply(decode_changes(memoryview(batch)))
         assert dict(replayed.all()) == dict(known.all())
+
+
+def test_batches_are_bounded_in_bytes_and_what_fits_nowhere_is_refused() -> None:
+    long = Committed(1, 2, "m" * 4_000, 3)
+    changes: list[Change] = [(OffsetKey("g", "t", number), long) for number in range(100)]
+    batches = encode_changes(changes, 5, 10_000)
+    assert len(batches) == 50
+    assert max(map(len, batches)) <= 10_000
+    assert [each for one in batches for each in decode_changes(memoryview(one))] == changes
+    with pytest.raises(MessageTooLargeError, match="4"):
+        encode_changes(changes, 5, 4_000)
 
 
 def test_a_group_is_forgotten_as_a_whole() -> None:

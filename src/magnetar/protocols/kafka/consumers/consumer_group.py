@@ -178,6 +178,11 @@ class ConsumerGroup:
         found = cls(group_id, session_ms, members_max, now_ms)
         found.epoch, found.assignment_epoch = group
         for member_id, record in members.items():
+            if any(place in found._holder for place in record.holds):
+                # A change of very many members is written in pieces, and the last ones are missing:
+                # nobody was told of it. Who has what is not known of this one: it joins again.
+                found._changed[member_id] = None
+                continue
             late = None
             if record.state is MemberState.UNREVOKED:
                 late = now_ms + record.rebalance_ms
@@ -259,6 +264,9 @@ class ConsumerGroup:
         )
         target = self._target.get(former.member_id, NOWHERE)
         self._drop(former)
+        other = self.members.get(member_id)
+        if other is not None:  # it was in the group under another name, or none
+            self._drop(other)
         member = LiveMember(member_id, _NEWCOMER, now_ms)
         self.members[member_id] = member
         self._target[member_id] = target
@@ -539,6 +547,15 @@ class ConsumerGroup:
         self._group_changed = False
         self._changed.clear()
         return found
+
+    def not_stored(self, changes: Iterable[ConsumerChange]) -> None:
+        """``changes``, which were taken, are perhaps not stored: they are to be, before anybody is
+        told anything. (A record is written whole, so what it is by then does.)"""
+        for key, _ in changes:
+            if isinstance(key, ConsumerMemberKey):
+                self._changed[key.member_id] = None
+            else:
+                self._group_changed = True
 
     # -- for admins ---------------------------------------------------------------------------
 

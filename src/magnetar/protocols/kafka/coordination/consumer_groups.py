@@ -18,7 +18,7 @@ Why: docs/adr/0162-groups-by-heartbeats.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
 import structlog
@@ -51,6 +51,10 @@ log = structlog.get_logger(__name__)
 LOOK_UP_MS: Final = 5_000
 MISSING_MS: Final = 1_000
 """While there is none of a name that members subscribe to."""
+REST: Final = 20
+"""So many times as long as a lookup took nothing is looked up again: of many names that nobody has,
+or of many expressions and topics, each is much work."""
+REST_MS_MAX: Final = 300_000
 LOOKUPS_AT_ONCE: Final = 64
 ROUNDS_MAX: Final = 3
 NAMES_PER_TURN: Final = 1_000
@@ -150,7 +154,7 @@ class ConsumerGroups:
     ) -> HeartbeatAnswer | None:
         """What is refused of the subscription; None: the group knows its topics. Raises
         ``MetadataError`` while they cannot be known."""
-        group = live.group
+        group, begun_ms = live.group, self._services.now_ms()
         for _ in range(ROUNDS_MAX):
             names, patterns = group.subscriptions()
             names |= set(said.names or ())
@@ -162,7 +166,7 @@ class ConsumerGroups:
                     "which is the most",
                 )
             try:
-                matched = await self._matched(live, patterns, sees)
+                matched = await self._matched(patterns, sees)
                 wanted = names.union(*matched.values())
                 shapes = await self._shapes(wanted)
             except InvalidTopicNameError as error:
@@ -174,7 +178,9 @@ class ConsumerGroups:
                 live.look_up_ms = self._services.now_ms() + MISSING_MS
                 return None
             now_ms = self._services.now_ms()
-            live.look_up_ms = now_ms + (LOOK_UP_MS if len(shapes) == len(wanted) else MISSING_MS)
+            usual_ms = LOOK_UP_MS if len(shapes) == len(wanted) else MISSING_MS
+            rest_ms = min(REST_MS_MAX, REST * (now_ms - begun_ms))
+            live.look_up_ms = now_ms + max(usual_ms, rest_ms)
             group.learn(names, shapes, matched, now_ms)
             more_names, more_patterns = group.subscriptions()
             if more_names <= names and more_patterns <= patterns:
@@ -182,15 +188,16 @@ class ConsumerGroups:
         return None
 
     async def _matched(
-        self, live: LiveConsumerGroup, patterns: Iterable[str], sees: Sees | None
+        self, patterns: Collection[str], sees: Sees | None
     ) -> dict[str, frozenset[str]]:
         """Raises ``InvalidTopicNameError``, ``MetadataError``."""
-        live.patterns = {text: live.patterns.get(text) or TopicPattern(text) for text in patterns}
-        if not live.patterns:
+        if not patterns:
             return {}
         names = await self._all_names()
         found: dict[str, frozenset[str]] = {}
-        for text, pattern in live.patterns.items():
+        for text in patterns:
+            # Not kept: of all groups they might be any number, of up to a megabyte each.
+            pattern = TopicPattern(text)
             mine: list[str] = []
             for start in range(0, len(names), NAMES_PER_TURN):
                 mine += pattern.matching(names[start : start + NAMES_PER_TURN])
@@ -244,7 +251,11 @@ class ConsumerGroups:
             self._check_present(shard, live)
             changes = live.group.take_changes()
             if changes:
-                await self._coordinator.change(shard, changes)
+                try:
+                    await self._coordinator.change(shard, changes)
+                except MagnetarError:
+                    live.group.not_stored(changes)
+                    raise
 
     def _plan(self, shard: Shard, live: LiveConsumerGroup) -> None:
         """Have the group looked at when it has something to do. One that is looked at too early (a
@@ -279,15 +290,14 @@ class ConsumerGroups:
     # -- the other kind, and the end ----------------------------------------------------------
 
     async def make_way(self, group_id: str) -> ErrorCode:
-        """For a member of the classic protocol: an empty group is none of this kind any more.
-        Raises as ``Coordinator.shard`` and ``.change``."""
+        """For a member of the classic protocol: an empty group is none of this kind any more, in
+        this turn of the loop. Raises as ``Coordinator.shard`` and ``.change``."""
         shard = await self._coordinator.shard(group_id)
-        live = shard.consumers.get(group_id)
-        if live is None:
-            return ErrorCode.NONE
-        if live.group.members:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        await self._coordinator.forget(shard, live)
+        # Again after each wait: members may come, and empty it once more.
+        while (live := shard.consumers.get(group_id)) is not None:
+            if live.group.members:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            await self._coordinator.forget(shard, live)
         return ErrorCode.NONE
 
     async def remove(

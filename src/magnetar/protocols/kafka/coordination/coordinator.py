@@ -30,6 +30,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import (
     LogError,
     MagnetarError,
+    MessageTooLargeError,
     ServiceNotReadyError,
     TopicNotFoundError,
 )
@@ -54,6 +55,8 @@ KEEP_NOTHING: Final = {
     "subscription_expiration_time_minutes": 0,
 }
 EXPIRY_CHECK_S: Final = 60.0
+ID_CHARS_MAX: Final = 32_767
+"""Of a group, or of transactions: what all versions of the requests have place for."""
 
 
 class Shard:
@@ -148,7 +151,12 @@ class Coordinator:
         return await self._shard(topic)
 
     async def shard(self, group_id: str) -> Shard:
-        """Raises ``ServiceNotReadyError`` if another broker has it, and as ``Topics.get``."""
+        """Raises ``ServiceNotReadyError`` if another broker has it, ``MessageTooLargeError`` for an
+        id that is not kept, and as ``Topics.get``."""
+        if len(group_id) > ID_CHARS_MAX:
+            raise MessageTooLargeError(
+                f"an id of {len(group_id)} characters, {group_id[:100]}...: {ID_CHARS_MAX} at most"
+            )
         return await self._shard(self.topic_for(group_id))
 
     async def _shard(self, name: TopicName) -> Shard:
@@ -164,7 +172,8 @@ class Coordinator:
             await self.prepare()
             topics = self._services.topics
             await topics.create(name)
-            opened = OffsetLog(await topics.get(name, create=False))
+            record_bytes_max = self._services.broker.message_bytes_max
+            opened = OffsetLog(await topics.get(name, create=False), record_bytes_max)
             shard = Shard(opened)
             try:
                 await opened.replay()
@@ -344,13 +353,18 @@ class Coordinator:
             del shard.consumers[group.group_id]
             live.end()
             gone: list[Change] = [(ConsumerGroupKey(group.group_id), None)] if group.epoch else []
-            await self.change(shard, [*group.take_changes(), *gone, *offsets])
+            try:
+                await self.change(shard, [*group.take_changes(), *gone, *offsets])
+            except MagnetarError:
+                self._lose(shard.log.topic.name, shard)  # its members may be in the log still
+                raise
 
     # -- offsets ------------------------------------------------------------------------------
 
     async def change(self, shard: Shard, changes: Sequence[Change]) -> None:
-        """Stored when it returns. Raises ``LogError`` and its like; the shard begins anew then, for
-        the change may be stored or not."""
+        """Stored when it returns. Raises ``MessageTooLargeError``: nothing of it is stored; else it
+        may be stored or not: ``LedgerError`` and its like, when there is no space or bookie now,
+        ``LogError`` and its like, and the shard begins anew."""
         try:
             await shard.log.change(changes, self._services.now_ms())
         except LogError:
@@ -369,6 +383,9 @@ def _topic(number: int) -> TopicName:
 
 
 def coordinator_error(error: MagnetarError) -> ErrorCode:
-    """What a client of a group is told: on all of them it asks for the coordinator again."""
+    """What a client of a group is told: on all of them, but of what it may not ask for, it asks for
+    the coordinator again."""
+    if isinstance(error, MessageTooLargeError):
+        return ErrorCode.INVALID_REQUEST
     moved = isinstance(error, ServiceNotReadyError)
     return ErrorCode.NOT_COORDINATOR if moved else ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -21,10 +21,10 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import MessageTooLargeError, ProtocolError
 from magnetar.protocols.kafka.consumers.consumer_records import (
     ConsumerChange,
     ConsumerGroupKey,
@@ -49,6 +49,10 @@ from magnetar.protocols.kafka.coordination.transaction import TransactionRecord
 from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 
 RECORDS_PER_BATCH: Final = 500
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Of more than one record."""
+RECORD_SLACK_BYTES: Final = 200
+"""What surrounds a record's key and value, its batch included, at most."""
 PENDING, TRANSACTION = "pending", "transaction"
 CONSUMER_GROUP, MEMBER = "consumer-group", "member"
 
@@ -107,15 +111,28 @@ class CoordinatorState:
         return found
 
 
-def encode_changes(changes: Sequence[Change], now_ms: int) -> Iterator[bytes]:
-    """Record batches, in order."""
-    for start in range(0, len(changes), RECORDS_PER_BATCH):
-        some = changes[start : start + RECORDS_PER_BATCH]
-        records = [
-            KafkaRecord(index, 0, _json(_key(key)), None if value is None else _json(_value(value)))
-            for index, (key, value) in enumerate(some)
-        ]
-        yield batch_of(records, now_ms)
+def encode_changes(changes: Sequence[Change], now_ms: int, bytes_max: int) -> list[bytes]:
+    """Record batches, in order. Raises ``MessageTooLargeError`` for a record that does not fit into
+    ``bytes_max``: what a member of a group, or an id, may have is bounded by what it is made of,
+    and not by what a log takes."""
+    most = min(bytes_max, BATCH_BYTES_MAX)
+    batches: list[bytes] = []
+    records: list[KafkaRecord] = []
+    size = 0
+    for key, value in changes:
+        said = _json(_key(key)), None if value is None else _json(_value(value))
+        more = len(said[0]) + len(said[1] or b"") + RECORD_SLACK_BYTES
+        if more > bytes_max:
+            raise MessageTooLargeError(
+                f"a record of {more} bytes cannot be kept by the coordinator, {bytes_max} at most: "
+                f"that of {said[0][:200].decode()}"
+            )
+        if records and (len(records) == RECORDS_PER_BATCH or size + more > most):
+            batches.append(batch_of(records, now_ms))
+            records, size = [], 0
+        records.append(KafkaRecord(len(records), 0, *said))
+        size += more
+    return [*batches, batch_of(records, now_ms)] if records else batches
 
 
 def _key(key: Key) -> list[Any]:

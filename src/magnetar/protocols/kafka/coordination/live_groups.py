@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.protocols.kafka.consumers.consumer_group import ConsumerGroup
-from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 
 
 class LiveConsumerGroup:
@@ -17,7 +16,6 @@ class LiveConsumerGroup:
         "group",
         "look_up_ms",
         "looking_up",
-        "patterns",
         "planned_ms",
         "timer",
         "writing",
@@ -28,7 +26,6 @@ class LiveConsumerGroup:
         self.writing = asyncio.Lock()
         self.looking_up = asyncio.Lock()
         self.look_up_ms = 0
-        self.patterns: dict[str, TopicPattern] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.planned_ms = 0
 

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 CURSOR: Final = "offsets"
 SNAPSHOT_RECORDS: Final = 10_000
+FITTED: Final = 1 << 62
+"""No bound for a record that is in the log already."""
 REPLAY_ENTRIES: Final = 200
 REPLAY_BYTES: Final = 4 << 20
 
@@ -59,10 +61,11 @@ class _Snapshot:
 
 
 class OffsetLog:
-    """See the module's text. ``replay`` comes first."""
+    """See the module's text. ``replay`` comes first. ``record_bytes_max``: a record has no more."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, record_bytes_max: int) -> None:
         self.topic = topic
+        self._record_bytes_max = record_bytes_max
         self.state = CoordinatorState()
         self._cursor: Cursor | None = None
         self._records = 0
@@ -108,12 +111,13 @@ class OffsetLog:
         log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.state))
 
     async def change(self, changes: Sequence[Change], now_ms: int) -> None:
-        """Stored, and known, when it returns. Raises ``LogError`` and its like: it may be stored or
-        not, and the owner must begin anew with ``replay``."""
+        """Stored, and known, when it returns. Raises ``MessageTooLargeError``: nothing is stored.
+        Anything else that it raises: it may be stored or not; after ``LogError`` and its like the
+        owner must begin anew with ``replay``."""
         await self._write_again_if_due(now_ms)
         if not self.usable:
             raise ServiceNotReadyError(f"{self.topic.name} is closing here")
-        batches = list(encode_changes(changes, now_ms))
+        batches = encode_changes(changes, now_ms, self._record_bytes_max)
         if not batches:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -163,7 +167,7 @@ class OffsetLog:
                 self._write_again(now_ms)
 
     def _write_again(self, now_ms: int) -> None:
-        batches = list(encode_changes(self.state.all(), now_ms))
+        batches = encode_changes(self.state.all(), now_ms, FITTED)
         self._records = 0
         if not batches:
             return

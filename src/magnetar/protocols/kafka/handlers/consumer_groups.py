@@ -45,6 +45,8 @@ OWN_IDS_SINCE: Final = 1
 """The version from which on clients make the ids of their members."""
 TEXT_CHARS_MAX: Final = 1_024
 NAMES_MAX: Final = 10_000
+NAMES_CHARS_MAX: Final = 500_000
+"""Of a member, together: they are in its record, which is written whenever it gets something."""
 
 
 class ConsumerGroupHandlers:
@@ -131,6 +133,8 @@ def _wrong(head: RequestHead, request: ConsumerGroupHeartbeatRequest) -> str:
         return f"an id has more than {TEXT_CHARS_MAX} characters"
     if len(names or ()) > NAMES_MAX:
         return f"SubscribedTopicNames has {len(names or ())} names: {NAMES_MAX} at most are taken"
+    if sum(map(len, names or ())) > NAMES_CHARS_MAX:
+        return f"SubscribedTopicNames has more than {NAMES_CHARS_MAX} characters"
     if epoch < LEAVE_FOR_A_WHILE_EPOCH:
         return f"MemberEpoch is {epoch}: it is -2 at least"
     if not request.member_id and (epoch != JOIN_EPOCH or head.version >= OWN_IDS_SINCE):
