@@ -3,36 +3,43 @@ changes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from magnetar.admin.stats_views import ConsumerView, DrainingHashView
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.key_policy import HashRange
+from magnetar.topics.dispatch.keyed import Draining
 from magnetar.topics.dispatch.seats import Seat
 from magnetar.topics.subscription import Subscription
 
 DRAINING_MAX: Final = 100
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-Ranges = Mapping[Seat[Consumer], list[HashRange]]
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-def key_ranges(subscription: Subscription) -> Ranges:
-    """What each consumer has; nothing if it is of another kind."""
+class Hashes(NamedTuple):
+    """Of all consumers of a subscription, found in one look: what each has, and what drains
+    there."""
+
+    ranges: Mapping[Seat[Consumer], Sequence[HashRange]]
+    draining: Mapping[Seat[Consumer], Sequence[Draining]]
+
+
+def hashes_of(subscription: Subscription) -> Hashes:
+    """Nothing if it is of another kind."""
     keyed = subscription.keyed
-    return MappingProxyType({}) if keyed is None else keyed.ranges()
+    return Hashes(NOTHING, NOTHING) if keyed is None else Hashes(keyed.ranges(), keyed.draining())
 
 
 def of_consumer(
-    subscription: Subscription, consumer: Consumer, ranges: Ranges
+    subscription: Subscription, consumer: Consumer, hashes: Hashes
 ) -> Mapping[str, Any]:
     """Its fields of a ``ConsumerView``."""
     keyed, seat = subscription.keyed, consumer.seat
     if keyed is None:
         return NOTHING
-    mine, draining = ranges.get(seat, []), keyed.draining(seat)
+    mine, draining = hashes.ranges.get(seat, ()), hashes.draining.get(seat, ())
     return {
         "key_hash_range_arrays": [tuple(each) for each in mine],
         "key_hash_ranges": [str(each) for each in mine],

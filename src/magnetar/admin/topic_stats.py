@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TypeVar
 
-from magnetar.admin.key_shared_stats import Ranges, key_ranges, of_consumer, of_subscription
+from magnetar.admin.key_shared_stats import Hashes, hashes_of, of_consumer, of_subscription
 from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.retention import retention_view
 from magnetar.admin.stats_views import (
@@ -129,8 +129,8 @@ def _subscription(
     consumers, dispatcher = subscription.consumers, subscription.dispatcher
     active, delays = subscription.active, dispatcher.delays
     delayed = 0 if delays is None else len(delays.index)
-    ranges = key_ranges(subscription)
-    views = [_consumer(subscription, each, rates, ranges) for each in consumers]
+    hashes = hashes_of(subscription)
+    views = [_consumer(subscription, each, rates, hashes) for each in consumers]
     return SubscriptionView(
         type=KIND_NAMES[subscription.kind] if consumers else "None",
         is_durable=subscription.durable,
@@ -161,7 +161,7 @@ def _subscription(
 
 
 def _consumer(
-    subscription: Subscription, consumer: Consumer, rates: Rates, ranges: Ranges
+    subscription: Subscription, consumer: Consumer, rates: Rates, hashes: Hashes
 ) -> ConsumerView:
     going = rates.of(consumer)
     return ConsumerView(
@@ -184,7 +184,7 @@ def _consumer(
         unacked_messages=consumer.seat.unacked,
         avg_messages_per_entry=round(_average(consumer.messages_out, consumer.entries_out)),
         blocked_consumer_on_unacked_msgs=subscription.is_full(consumer),
-        **of_consumer(subscription, consumer, ranges),
+        **of_consumer(subscription, consumer, hashes),
     )
 
 

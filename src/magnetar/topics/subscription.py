@@ -275,6 +275,7 @@ class Subscription:
             limits.look_ahead,
             key_policy or KeyPolicy(),
             lambda entry: self._format.key_hash(entry.payload),
+            dispatcher.wake,
         )
         dispatcher.begin(keyed, self._delays, keyed.waiting)
 

@@ -128,6 +128,25 @@ def test_what_waits_is_bounded_and_let_go_of() -> None:
     run(scenario, entries=0)
 
 
+def test_who_stands_still_for_others_goes_on_when_they_do() -> None:
+    """Without a word of its own consumers, and without anything new."""
+
+    async def scenario(site: Site) -> None:
+        each, shared = Keyed(site), LIMITS.look_ahead
+        each.join(0, LOW, "low")
+        _, fast = each.join(10, HIGH, "high")
+        shared.used = shared.together  # in other subscriptions
+        each.publish(IN_LOW)
+        assert await fast.entries() == []
+        each.publish(IN_HIGH)
+        assert await fast.entries() == [], "something waits here as well"
+        shared.let_go(50)
+        assert await fast.entries() == [1]
+        assert shared.used == 51
+
+    run(scenario, entries=0)
+
+
 def test_delayed_entries_of_a_key_come_in_time_and_keep_nothing_back() -> None:
     async def scenario(site: Site) -> None:
         each = Keyed(site)

@@ -21,7 +21,7 @@ stale items that are passed over. An item costs the logarithm of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Protocol
 
 from magnetar.topics.dispatch.seats import Owner, Seat
@@ -35,21 +35,36 @@ STALE_MAX: Final = 64
 class LookAhead:
     """How many places may wait before nothing new is read: so many per consumer, but at most so
     many per subscription; and so many together, in all subscriptions that share this. A
-    subscription in which nothing waits may always read. (One read more may come on top.)"""
+    subscription in which nothing waits may always read. (One read more may come on top.) One that
+    stands still for what waits in others is told when there is room again (``go_on``)."""
 
-    __slots__ = ("per_consumer", "per_subscription", "together", "used")
+    __slots__ = ("_stopped", "per_consumer", "per_subscription", "together", "used")
 
     def __init__(self, per_consumer: int, per_subscription: int, together: int) -> None:
         self.per_consumer = per_consumer
         self.per_subscription = per_subscription
         self.together = together
         self.used = 0
+        self._stopped: dict[Callable[[], None], None] = {}
 
-    def is_full(self, waiting: int, consumers: int) -> bool:
+    def is_full(self, waiting: int, consumers: int, go_on: Callable[[], None]) -> bool:
         if not waiting:
             return False
         most = min(self.per_subscription, self.per_consumer * max(1, consumers))
-        return waiting >= most or self.used >= self.together
+        if waiting >= most:
+            return True
+        if self.used < self.together:
+            return False
+        self._stopped[go_on] = None
+        return True
+
+    def let_go(self, places: int) -> None:
+        """So many wait no more."""
+        self.used -= places
+        if self._stopped and self.used < self.together:
+            stopped, self._stopped = self._stopped, {}
+            for go_on in stopped:
+                go_on()
 
 
 class Routes(Protocol[Owner]):
@@ -72,10 +87,13 @@ class KeyedWaiting(Generic[Owner]):
 
     by_place: Final = True
 
-    def __init__(self, routes: Routes[Owner], look_ahead: LookAhead) -> None:
+    def __init__(
+        self, routes: Routes[Owner], look_ahead: LookAhead, go_on: Callable[[], None]
+    ) -> None:
         self.counts: dict[Key, int] = {}
         self._routes = routes
         self._look_ahead = look_ahead
+        self._go_on = go_on
         self._hashes: dict[Key, int] = {}
         """All that waits, with its hash."""
         self._unread: list[Key] = []
@@ -98,7 +116,7 @@ class KeyedWaiting(Generic[Owner]):
 
     @property
     def full(self) -> bool:
-        return self._look_ahead.is_full(len(self._hashes), len(self._routes.seats))
+        return self._look_ahead.is_full(len(self._hashes), len(self._routes.seats), self._go_on)
 
     @property
     def ready(self) -> bool:
@@ -254,7 +272,7 @@ class KeyedWaiting(Generic[Owner]):
     def _remove(self, key: Key) -> None:
         if self._hashes.pop(key) == UNREAD:
             self._unread_count -= 1
-        self._look_ahead.used -= 1
+        self._look_ahead.let_go(1)
 
     def discard(self, key: Key) -> None:
         """It waits no more."""
@@ -273,7 +291,7 @@ class KeyedWaiting(Generic[Owner]):
             self.discard(key)
 
     def clear(self) -> None:
-        self._look_ahead.used -= len(self._hashes)
+        self._look_ahead.let_go(len(self._hashes))
         self._unread_count = 0
         self.counts.clear()
         self._unread.clear()

@@ -67,7 +67,8 @@ class Draining(NamedTuple):
 
 
 class KeyShared(Seats[Owner]):
-    """See the module's text. ``hash_of``: the whole hash of an entry's key (``model.key_hash``)."""
+    """See the module's text. ``hash_of``: the whole hash of an entry's key (``model.key_hash``);
+    ``go_on``: more may be placed, by nothing that was done here (``LookAhead``)."""
 
     def __init__(
         self,
@@ -75,11 +76,12 @@ class KeyShared(Seats[Owner]):
         look_ahead: LookAhead,
         policy: KeyPolicy,
         hash_of: Callable[[Entry], int],
+        go_on: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.policy = policy
         """Of all that are seated, but for their ranges."""
-        self.waiting: KeyedWaiting[Owner] = KeyedWaiting(self, look_ahead)
+        self.waiting: KeyedWaiting[Owner] = KeyedWaiting(self, look_ahead, go_on)
         self._unacked_max = unacked_max
         self._hash_of = hash_of
         self._in_order = not policy.out_of_order
@@ -91,6 +93,8 @@ class KeyShared(Seats[Owner]):
         self._begun: dict[Seat[Owner], int] = {}
         """How many hashes each seat holds by chunks."""
         self._drained: dict[Seat[Owner], int] = {}
+        self._reassigned = False
+        """Consumers came or left, and nobody has asked since what follows from it."""
 
     # -- who is there -------------------------------------------------------------------------
 
@@ -104,17 +108,22 @@ class KeyShared(Seats[Owner]):
     def add(self, seat: Seat[Owner]) -> None:
         self._assignment.add(seat, seat.key_policy or self.policy)
         self._seat(seat)
-        self._reassigned()
+        self._reassigned = True
 
     def remove(self, seat: Seat[Owner]) -> list[Key]:
         self.seats.remove(seat)
         self._assignment.remove(seat)
         mine = self.take_back(seat, ())
         self._drained.pop(seat, None)
-        self._reassigned()
+        self._reassigned = True
         return mine
 
-    def _reassigned(self) -> None:
+    def _see_assignment(self) -> None:
+        """Costs time in proportion to what is out and what waits: once for all that come or leave
+        together, as those do whose process has ended."""
+        if not self._reassigned:
+            return
+        self._reassigned = False
         if self._in_order:
             for held in self._held.values():
                 self._see_draining(held)
@@ -132,6 +141,7 @@ class KeyShared(Seats[Owner]):
     # -- what is out --------------------------------------------------------------------------
 
     def settle(self, keys: Sequence[Key]) -> bool:
+        self._see_assignment()
         freed = False
         for key in keys:
             held = self._out.pop(key, None)
@@ -187,6 +197,7 @@ class KeyShared(Seats[Owner]):
 
     def rooms(self) -> Iterator[tuple[Seat[Owner], int]]:
         """Those who have room, in turn: another one comes first after each ``place``."""
+        self._see_assignment()
         count = len(self.seats)
         for step in range(count):
             seat = self.seats[(self._next + step) % count]
@@ -206,6 +217,7 @@ class KeyShared(Seats[Owner]):
         return total
 
     def place(self, entries: Sequence[Entry], descriptions: Sequence[Description]) -> Placed[Owner]:
+        self._see_assignment()
         waiting = self.waiting
         self._next += 1
         taken: dict[Seat[Owner], list[int]] = {}
@@ -282,16 +294,19 @@ class KeyShared(Seats[Owner]):
         """The hashes that each seat has, in order."""
         return self._assignment.ranges()
 
-    def draining(self, seat: Seat[Owner]) -> list[Draining]:
-        """What drains at that seat."""
-        return [
-            Draining(held.hashed, held.count, held.blocked)
-            for held in self._held.values()
-            if held.draining and held.seat is seat
-        ]
+    def draining(self) -> dict[Seat[Owner], list[Draining]]:
+        """What drains at each seat."""
+        self._see_assignment()
+        found: dict[Seat[Owner], list[Draining]] = {}
+        for held in self._held.values():
+            if held.draining:
+                said = Draining(held.hashed, held.count, held.blocked)
+                found.setdefault(held.seat, []).append(said)
+        return found
 
     def drained(self, seat: Seat[Owner]) -> int:
         """How many hashes have drained there since it came."""
+        self._see_assignment()
         return self._drained.get(seat, 0)
 
 
