@@ -11,9 +11,10 @@ without partitions             made of its name, and of when its log was made
 =============================  =============================================================
 
 Clients ask for what they were told, perhaps by another broker: an id that is not known here is
-looked for among all topics, those of the default namespace first, by one search at a time, and one
-in ``SEARCH_S`` at most: clients of a topic that is gone ask again and again. (A node for each id
-would save the search, and could disagree with the topic's own.)
+looked for among all topics, those of the default namespace first, by one search at a time, which
+rests for ``SEARCH_S``, and for as long as it took. Clients of a topic that is gone ask again and
+again: what was not found is looked for each time after twice as long, ``MISSED_S_MAX`` at most. (A
+node for each id would save the search, and could disagree with the topic's own.)
 """
 
 from __future__ import annotations
@@ -35,12 +36,22 @@ from magnetar.topics.topic import Topic
 OF_NAMES: Final = uuid.UUID("6d61676e-6574-4172-8001-746f70696373")
 IDS_KEPT_MAX: Final = 100_000
 SEARCH_S: Final = 1.0
+MISSED_S_MAX: Final = 60.0
+MISSED_MAX: Final = 10_000
 READS_AT_ONCE: Final = 64
 
 
 class _Named(NamedTuple):
     name: str
     topic: TopicName
+
+
+class _Missed(NamedTuple):
+    """An id that nothing has. ``due_s``: when it is looked for again; ``rest_s``: how long not,
+    the next time."""
+
+    due_s: float
+    rest_s: float
 
 
 class TopicIds:
@@ -52,7 +63,8 @@ class TopicIds:
         self._names: dict[uuid.UUID, _Named] = {}
         """That were told; whether they are right still is asked each time."""
         self._searching = asyncio.Lock()
-        self._searched_s = float("-inf")
+        self._next_search_s = float("-inf")
+        self._missed: dict[uuid.UUID, _Missed] = {}
 
     async def of(self, topic: TopicName) -> uuid.UUID:
         """Of a topic, or of the one that it is a partition of, whether it exists or not. Raises
@@ -122,9 +134,26 @@ class TopicIds:
     async def _searched(self, topic_id: uuid.UUID) -> str | None:
         """All ids of the namespaces that were looked through are known after it."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._searched_s < SEARCH_S:
+        begun_s = loop.time()
+        if topic_id not in self._missed:
+            if len(self._missed) >= MISSED_MAX:
+                self._missed.clear()
+            self._missed[topic_id] = _Missed(begun_s, SEARCH_S)
+        if begun_s < max(self._next_search_s, self._missed[topic_id].due_s):
             return None
-        self._searched_s = loop.time()
+        try:
+            found = await self._search(topic_id)
+        finally:
+            now_s = loop.time()
+            self._next_search_s = now_s + max(SEARCH_S, now_s - begun_s)
+        if found is not None:
+            del self._missed[topic_id]
+            return found
+        for other, (_, rest_s) in self._missed.items():  # all of them were looked for
+            self._missed[other] = _Missed(now_s + rest_s, min(2 * rest_s, MISSED_S_MAX))
+        return None
+
+    async def _search(self, topic_id: uuid.UUID) -> str | None:
         for namespace in await self._namespaces():
             found = await self._topics.names(namespace)
             wholes = list(dict.fromkeys(each.partitioned for each in found))

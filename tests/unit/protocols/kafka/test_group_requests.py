@@ -281,6 +281,21 @@ def test_the_coordinator_is_found_and_that_of_share_groups_is_none() -> None:
     run(scenario)
 
 
+def test_groups_that_are_only_asked_about_are_not_kept() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        names = [f"nobody's{number}" for number in range(50)]
+        described = await peer.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(names))
+        assert {each.state for each in described.groups} == {"Dead"}
+        beat = await peer.ask(ApiKey.HEARTBEAT, HeartbeatRequest("nobody's", 1, "m"))
+        assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        shards = world.server.coordinator.open_shards()
+        assert shards
+        assert not any(shard.groups for shard in shards)
+
+    run(scenario)
+
+
 def test_offsets_of_what_does_not_exist_are_not_kept() -> None:
     """A name that was mistyped is told, and what is right in the same request is kept."""
 

@@ -288,6 +288,32 @@ def test_ids_that_nobody_has_are_not_searched_for_all_the_time() -> None:
     run(scenario)
 
 
+def test_an_id_that_is_gone_is_looked_for_less_and_less_and_a_new_one_is_found() -> None:
+    """A search reads all topics: clients of one that was deleted ask as often as they can."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, searches, names = world.peer(), 0, world.broker.topics.names
+
+        async def counted(namespace: str) -> list[TopicName]:
+            nonlocal searches
+            searches += namespace == "public/default"
+            await asyncio.sleep(5)  # there are very many
+            return await names(namespace)
+
+        world.broker.topics.names = counted  # type: ignore[method-assign]
+        gone = [uuid.uuid4(), uuid.uuid4()]
+        for _ in range(150):
+            assert set((await fetched(peer, *gone)).values()) == {UNKNOWN}
+            await asyncio.sleep(4)
+        assert searches <= 16
+        topic = await world.services.control.partitioned.topic(parse_topic(TOPIC))
+        assert topic.topic_id is not None
+        await asyncio.sleep(10)  # one that was under way is over, and has rested
+        assert await fetched(peer, topic.topic_id) == {topic.topic_id: []}
+
+    run(scenario)
+
+
 def test_topics_of_other_namespaces_are_found_by_ids_that_another_broker_has_told() -> None:
     async def scenario(world: KafkaWorld) -> None:
         namespaces = world.services.control.namespaces

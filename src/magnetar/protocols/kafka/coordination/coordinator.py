@@ -228,12 +228,20 @@ class Coordinator:
         shard = await self.shard(group_id)
         return shard, self._group(shard, group_id)
 
+    async def known_group(self, group_id: str) -> tuple[Shard, ClassicGroup]:
+        """As ``group``; one that nobody has used is not kept: a request may ask for millions."""
+        shard = await self.shard(group_id)
+        return shard, shard.groups.get(group_id) or self._new_group(group_id)
+
+    def _new_group(self, group_id: str) -> ClassicGroup:
+        made = ClassicGroup(group_id, self._services.config.rebalance_delay_ms)
+        made.empty_since_ms = self._services.now_ms()
+        return made
+
     def _group(self, shard: Shard, group_id: str) -> ClassicGroup:
         found = shard.groups.get(group_id)
         if found is None:
-            found = ClassicGroup(group_id, self._services.config.rebalance_delay_ms)
-            found.empty_since_ms = self._services.now_ms()
-            shard.groups[group_id] = found
+            found = shard.groups[group_id] = self._new_group(group_id)
         return found
 
     def all_groups(self) -> list[ClassicGroup]:

@@ -67,7 +67,7 @@ class GroupAdminHandlers:
         answer = DescribeGroupsResponse()
         for group_id in request.groups:
             try:
-                shard, group = await self.coordinator.group(group_id)
+                shard, group = await self.coordinator.known_group(group_id)
             except MagnetarError as error:
                 said = DescribedGroup(coordinator_error(error), group_id)
             else:
@@ -86,7 +86,7 @@ class GroupAdminHandlers:
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
-            shard, group = await self.coordinator.group(group_id)
+            shard, group = await self.coordinator.known_group(group_id)
             live = shard.consumer(group_id)
             if group.members or (live is not None and live.group.members):
                 return ErrorCode.NON_EMPTY_GROUP
@@ -106,7 +106,7 @@ class GroupAdminHandlers:
     ) -> OffsetDeleteResponse:
         answer = OffsetDeleteResponse()
         try:
-            shard, group = await self.coordinator.group(request.group_id)
+            shard, group = await self.coordinator.known_group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
             live = shard.consumer(request.group_id)
             if not known and live is None:

@@ -137,7 +137,7 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: SyncGroupRequest
     ) -> SyncGroupResponse:
         try:
-            shard, group = await self.coordinator.group(request.group_id)
+            shard, group = await self.coordinator.known_group(request.group_id)
             ticket, answer = self.coordinator.ticket(shard)
             answers = group.sync(
                 request.member_id,
@@ -158,7 +158,7 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: HeartbeatRequest
     ) -> HeartbeatResponse:
         try:
-            _, group = await self.coordinator.group(request.group_id)
+            _, group = await self.coordinator.known_group(request.group_id)
         except MagnetarError as error:
             return HeartbeatResponse(error_code=coordinator_error(error))
         error_code = group.heartbeat(
@@ -189,7 +189,7 @@ class GroupHandlers:
         removed = await self.consumers.remove(group_id, member.member_id, member.instance_id)
         if removed is not None:
             return removed
-        shard, group = await self.coordinator.group(group_id)
+        shard, group = await self.coordinator.known_group(group_id)
         error_code, answers = group.leave(member.member_id, member.instance_id, now_ms)
         self.coordinator.tell(shard, group, answers)
         return error_code
