@@ -69,7 +69,10 @@ def _run_one(scenario: Scenario, seed: int, say: Say, peers: Sequence[Peer]) -> 
             continue
         told(f"{peer.name}:")
         not_run = peer.not_run.get(scenario.name, "")
-        played = _Played((), not_run) if not_run else _play(theirs, seed, told, peer.open_stage)
+        if not_run:
+            played = _not_played(_Played(not_run=not_run), told)
+        else:
+            played = _play(theirs, seed, told, peer.open_stage)
         lanes = side_by_side(lanes, played.lanes)
         notes = peer.notes.get(scenario.name, ())
         of_peers.append(PeerResult(peer.name, notes, played.not_run, played.failed))
@@ -83,11 +86,11 @@ def _play(scenario: Scenario, seed: int, told: Say, open_stage: OpenStage) -> _P
         try:
             outcome = MAKERS[scenario.name](making)
         except NoCompilerError as error:
-            return _Played(not_run=f"needs a C compiler ({error})")
+            return _not_played(_Played(not_run=f"needs a C compiler ({error})"), told)
         except ConfigError:
             raise
         except (MagnetarError, OSError, TimeoutError) as error:
-            return _Played(failed=f"{type(error).__name__}: {error}")
+            return _not_played(_Played(failed=f"{type(error).__name__}: {error}"), told)
     lanes = [
         LaneResult(spec, outcome[spec.name], judge(spec.expected, outcome[spec.name]))
         for spec in scenario.lanes
@@ -96,6 +99,12 @@ def _play(scenario: Scenario, seed: int, told: Say, open_stage: OpenStage) -> _P
         verdict, seen = "; ".join(lane.wrong) or "as expected", lane.observed
         told(f"{lane.spec.name}: {seen.lost} lost of {seen.acknowledged}: {verdict}")
     return _Played(lanes)
+
+
+def _not_played(played: _Played, told: Say) -> _Played:
+    """Said at once: the page comes with the end of the run, if that comes."""
+    told(f"not run: {played.not_run}" if played.not_run else f"failed: {played.failed}")
+    return played
 
 
 def write(result: RunResult, folder: Path) -> Path:
