@@ -15,6 +15,7 @@ from magnetar.admin import (
     errors,
     health_api,
     ledger_api,
+    message_api,
     namespace_api,
     permission_api,
     policy_api,
@@ -27,6 +28,7 @@ from magnetar.admin.compaction import CompactionService
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.guard import Guard
 from magnetar.admin.ledgers import LedgerService
+from magnetar.admin.messages import MessageService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.policies import PolicyService
@@ -48,6 +50,7 @@ def create(
     policies: PolicyService | None = None,
     brokers: BrokerService | None = None,
     compaction: CompactionService | None = None,
+    messages: MessageService | None = None,
     guard: tuple[Access, SecurityConfig] | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
@@ -78,6 +81,8 @@ def create(
         app.include_router(topic_api.routes(topics, health))
     if compaction is not None:
         app.include_router(compaction_api.routes(compaction))
+    if messages is not None:
+        app.include_router(message_api.routes(messages))
     if schemas is not None:
         app.include_router(schema_api.routes(schemas))
     if policies is not None and topics is not None:

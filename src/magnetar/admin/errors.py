@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from magnetar.admin.bodies import BadBodyError, NotServedError
 from magnetar.admin.elsewhere import ServedElsewhereError
+from magnetar.admin.messages import UnreadableEntryError
 from magnetar.admin.not_served import not_served
 from magnetar.admin.peers import PeerError
 from magnetar.admin.topics import PartitionedTopicError
@@ -30,6 +31,7 @@ from magnetar.model.errors import (
     InvalidPolicyError,
     InvalidSchemaError,
     InvalidTopicNameError,
+    LedgerError,
     LogClosedError,
     MagnetarError,
     MetadataError,
@@ -59,6 +61,7 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (SubscriptionNotFoundError, 404),
     (SchemaNotFoundError, 404),
     (InvalidSchemaError, 422),
+    (UnreadableEntryError, 422),
     (IncompatibleSchemaError, 409),
     (NoSuchLedgerError, 404),
     (NoEntryError, 404),
@@ -75,6 +78,7 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (LogClosedError, 503),
     (BrokerMetadataError, 503),
     (MetadataError, 503),
+    (LedgerError, 503),
     (PeerError, 503),
 )
 """The first class that fits decides; any other error of ours is a 500."""

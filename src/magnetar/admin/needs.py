@@ -9,7 +9,7 @@ is closed until it is opened here. Segments are decoded as routes decode them (`
 | ``/metrics``, ``/health`` | every role, or everybody (``security.open_metrics``, ``_health``) |
 | names of clusters | every role |
 | lookups, lists, stats, schemas: what reads of topics | who may produce or consume there |
-| subscriptions | who may consume |
+| subscriptions, single messages | who may consume |
 | uploading schemas | who may produce |
 | everything else of a namespace or a topic; a tenant's list of namespaces | the tenant's admins |
 | tenants, brokers, ledgers, bookies, and all else | super-users |
@@ -60,10 +60,11 @@ FIXED: Final = {
     "/heartbeat": NeededLevel.HEALTH,
     "/admin/v2/brokers/health": NeededLevel.HEALTH,
 }
-CONSUMERS: Final = ("subscription", "all_subscription")
-"""Parts of a topic that who consumes may change."""
+CONSUMERS: Final = ("subscription", "all_subscription", "ledger")
+"""Parts of a topic that who consumes may read and change: subscriptions, and what messages say."""
 READ: Final = (
-    "compaction", "internalStats", "partitioned-stats", "partitions", "stats", "subscriptions",
+    "compaction", "internalStats", "lastMessageId", "messageid", "partitioned-stats", "partitions",
+    "stats", "subscriptions",
 )  # fmt: skip
 """Parts of a topic that who produces or consumes may read."""
 QUESTIONS: Final = ("compatibility", "version")

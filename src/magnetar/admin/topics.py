@@ -238,6 +238,13 @@ class TopicService:
         if isinstance(owner, At):
             raise _elsewhere(name, owner)
 
+    async def opened(self, topic: str) -> Topic:
+        """The topic, loaded here. Raises ``TopicNotFoundError``, ``PartitionedTopicError``,
+        ``ServedElsewhereError``."""
+        name = parse_topic(topic)
+        await self._check_plain(name)
+        return await self._open(name)
+
     async def _open(self, name: TopicName) -> Topic:
         await self._check_here(name)
         return await self._topics.get(name, create=False)
@@ -251,9 +258,7 @@ class TopicService:
 
     async def stats(self, topic: str) -> TopicStatsView:
         """Raises ``TopicNotFoundError``."""
-        name = parse_topic(topic)
-        await self._check_plain(name)
-        return await self._stats(await self._open(name))
+        return await self._stats(await self.opened(topic))
 
     async def _stats(self, topic: Topic) -> TopicStatsView:
         epoch = topic.epoch
@@ -297,9 +302,7 @@ class TopicService:
 
     async def internal_stats(self, topic: str) -> InternalStatsView:
         """Raises ``TopicNotFoundError``."""
-        name = parse_topic(topic)
-        await self._check_plain(name)
-        return internal_stats(await self._open(name))
+        return internal_stats(await self.opened(topic))
 
     # -- subscriptions ------------------------------------------------------------------------
 

@@ -158,6 +158,15 @@ class BookieView(View):
     waiting_space: WaitingSpaceView | None = None  # of bookies that run in this process
 
 
+class MessageIdView(View):
+    """``batchIndex`` is -1: an id of a whole entry."""
+
+    ledger_id: int
+    entry_id: int
+    partition_index: int
+    batch_index: int = -1
+
+
 class SchemaView(View):
     """A version of a topic's schema."""
 

@@ -45,6 +45,7 @@ from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ledger import Quorums
+from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.staging.handing_out import HandingOut
 from magnetar.tables.history import TableHistory
 
@@ -244,6 +245,7 @@ class RestServer:
         from magnetar.admin.brokers import BrokerService
         from magnetar.admin.compaction import CompactionService
         from magnetar.admin.ledgers import LedgerService
+        from magnetar.admin.messages import MessageService
         from magnetar.admin.namespaces import NamespaceService
         from magnetar.admin.peers import HttpTransport, Peers
         from magnetar.admin.policies import PolicyService, quorums_of
@@ -257,6 +259,7 @@ class RestServer:
         process.stack.push_async_callback(transport.close)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
+        topics = topic_service(process, broker, http_url, transport)
         app = api.create(
             metrics.registry,
             NamespaceService(
@@ -265,7 +268,7 @@ class RestServer:
                 http_url,
                 (broker.pulsar.services.service_url_tls, broker.http_url_tls),
             ),
-            topic_service(process, broker, http_url, transport),
+            topics,
             LedgerService(cluster.manager, ledgers.pool, config.ledger, process.waiting_spaces),
             [broker.fold_metrics, process.fold_metrics],
             process.health,
@@ -273,6 +276,7 @@ class RestServer:
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
             BrokerService(broker.control, http_url, Peers(transport), broker.topics.names),
             CompactionService(broker.control, broker.topics, broker.compactions, Peers(transport)),
+            MessageService(topics, EitherEntryFormat()),
             None if broker.access is None else (broker.access, config.security),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)

@@ -10,11 +10,13 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
+from magnetar.admin.messages import MessageService
 from magnetar.admin.schemas import SchemaService
 from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView, WaitingSpaceView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
 from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError
+from magnetar.protocols.entry_formats import EitherEntryFormat
 from tests.doubles.admin import (
     broker_service,
     compaction_service,
@@ -32,16 +34,18 @@ def application(
     before_scrape: Sequence[Callable[[], None]] = (),
 ) -> FastAPI:
     """The application that serves this broker from now on, and no longer the one before."""
+    topics = topic_service(broker)
     _Served.parts = {
         "registry": registry or CollectorRegistry(),
         "namespaces": namespace_service(broker),
-        "topics": topic_service(broker),
+        "topics": topics,
         "ledgers": ledgers,
         "health": health or Health(),
         "schemas": SchemaService(broker.control),
         "policies": policy_service(broker),
         "brokers": broker_service(broker),
         "compaction": compaction_service(broker),
+        "messages": MessageService(topics, EitherEntryFormat()),
     }
     _Served.before_scrape[:] = before_scrape
     return _application()

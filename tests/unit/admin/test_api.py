@@ -416,7 +416,7 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("PUT", f"{P}/t/offload"),
         ("POST", f"{P}/t/backlogQuota"),
         ("POST", f"{P}/t/subscription/s/skip/5"),
-        ("GET", f"{P}/t/ledger/1/entry/2"),
+        ("GET", f"{P}/t/examinemessage"),
         ("GET", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),

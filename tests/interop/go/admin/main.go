@@ -43,7 +43,9 @@ var served = []string{
 	"Namespaces.GetSubscriptionExpirationTime", "Namespaces.SetSubscriptionExpirationTime",
 	"Namespaces.RemoveSubscriptionExpirationTime", "Namespaces.SplitNamespaceBundle",
 	"Namespaces.Unload", "Namespaces.UnloadNamespaceBundle", "Subscriptions.ExpireAllMessages",
-	"Subscriptions.ExpireMessages", "Topics.GetDelayedDelivery", "Topics.GetMessageTTL",
+	"Subscriptions.ExpireMessages", "Subscriptions.GetMessageByID",
+	"Subscriptions.GetMessagesByID", "Subscriptions.PeekMessages", "Topics.GetLastMessageID",
+	"Topics.GetMessageID", "Topics.GetDelayedDelivery", "Topics.GetMessageTTL",
 	"Topics.GetPersistence", "Topics.GetRetention", "Topics.RemoveDelayedDelivery",
 	"Topics.RemoveMessageTTL", "Topics.RemovePersistence", "Topics.RemoveRetention",
 	"Topics.SetDelayedDelivery", "Topics.SetMessageTTL", "Topics.SetPersistence",
@@ -271,6 +273,19 @@ func (p *peer) subscriptions() {
 	refused(404, "has no subscription", func() error {
 		return p.admin.Subscriptions().Delete(topic(plain), "s")
 	})
+	refused(404, "has no subscription", func() error {
+		_, err := p.admin.Subscriptions().PeekMessages(topic(plain), "s", 1)
+		return err
+	})
+	refused(404, "has no entry 3:4", func() error {
+		_, err := p.admin.Subscriptions().GetMessagesByID(topic(plain), 3, 4)
+		return err
+	})
+	last, err := p.admin.Topics().GetLastMessageID(topic(plain))
+	must(err)
+	check(last.EntryID == -1, "the last message of an empty topic: %v", last)
+	_, err = p.admin.Topics().GetMessageID(topic(plain), 1)
+	must(err)
 	moving := "not served: moving subscriptions over HTTP"
 	refused(501, moving, func() error {
 		return p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "s", 1)
