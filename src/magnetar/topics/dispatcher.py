@@ -116,11 +116,13 @@ class Dispatcher:
 
     def rest(self) -> None:
         """Nobody is left. What is not due yet stays known: to find it again, everything that is not
-        acknowledged would have to be read."""
+        acknowledged would have to be read. That is done if so much waits besides (what was out at
+        consumers of a Key_Shared subscription) that others would stand still for it."""
         if self._delays is not None and len(self._delays.index):
             self.feed.rest()
-        else:
-            self.rewind()
+            if not self.feed.redelivery.full:
+                return
+        self.rewind()
 
     def rewind(self) -> None:
         """Start again after the mark-delete position; nothing may be out."""

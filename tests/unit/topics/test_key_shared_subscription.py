@@ -193,6 +193,29 @@ def test_what_waits_goes_over_to_the_next_kind_while_something_is_delayed() -> N
     run(scenario, entries=0)
 
 
+def test_what_was_out_burdens_nobody_once_all_are_gone() -> None:
+    """Whatever is delayed: five places may wait, and others share what may wait in all."""
+
+    async def scenario(site: Site) -> None:
+        each = Keyed(site)
+        low, _ = each.join(0, LOW)
+        high, fast = each.join(10, HIGH)
+        each.publish("later", due_ms=NOW + 20)
+        each.publish(IN_LOW, IN_LOW, IN_LOW, IN_HIGH, IN_HIGH)
+        assert await fast.entries() == [4, 5]
+        site.subscription.remove(low)
+        assert (LIMITS.look_ahead.used, site.delayed) == (3, 1)
+        site.subscription.remove(high)
+        assert (LIMITS.look_ahead.used, site.delayed) == (0, 0)
+        low, slow = each.join(10)
+        assert await slow.entries() == [1, 2]
+        assert site.delayed == 1
+        site.acknowledge(low, 1, 2)
+        assert await slow.entries() == [3, 4]
+
+    run(scenario, entries=0)
+
+
 def test_what_expires_waits_no_more() -> None:
     async def scenario(site: Site) -> None:
         each = Keyed(site)

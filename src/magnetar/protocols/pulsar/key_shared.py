@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from magnetar.model.errors import NotAllowedError
-from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy, sticky_ranges
+from magnetar.model.errors import ConsumerAssignError, NotAllowedError
+from magnetar.topics.dispatch.key_policy import (
+    HASH_MAX,
+    HashRange,
+    KeyMode,
+    KeyPolicy,
+    sticky_ranges,
+)
 from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 
@@ -21,6 +27,16 @@ def key_policy(request: CommandSubscribe, kind: Kind) -> KeyPolicy | None:
             )
         return None
     mode = KeyMode(int(meta.keySharedMode)) if request.HasField("keySharedMeta") else KeyMode(0)
+    if meta.hashRanges and mode is not KeyMode.STICKY:
+        raise ConsumerAssignError(
+            f"subscription {request.subscription} is to split keys by itself (AUTO_SPLIT), and the "
+            "consumer names hash ranges: those are for sticky consumers"
+        )
+    if len(meta.hashRanges) > HASH_MAX + 1:  # before they are looked at
+        raise ConsumerAssignError(
+            f"a sticky consumer names {len(meta.hashRanges)} hash ranges; there are "
+            f"{HASH_MAX + 1} hashes"
+        )
     ranges = [HashRange(each.start, each.end) for each in meta.hashRanges]
     return KeyPolicy(
         mode,

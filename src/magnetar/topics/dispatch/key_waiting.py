@@ -50,7 +50,9 @@ class LookAhead:
     def is_full(self, waiting: int, consumers: int, go_on: Callable[[], None]) -> bool:
         if not waiting:
             return False
-        most = min(self.per_subscription, self.per_consumer * max(1, consumers))
+        most = self.per_subscription
+        if consumers:
+            most = min(most, self.per_consumer * consumers)
         if waiting >= most:
             return True
         if self.used < self.together:
