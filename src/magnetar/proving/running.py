@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +90,7 @@ def _play(scenario: Scenario, seed: int, told: Say, open_stage: OpenStage) -> _P
             return _not_played(_Played(not_run=f"needs a C compiler ({error})"), told)
         except ConfigError:
             raise
-        except (MagnetarError, OSError, TimeoutError) as error:
+        except (MagnetarError, OSError, subprocess.SubprocessError) as error:
             return _not_played(_Played(failed=f"{type(error).__name__}: {error}"), told)
     lanes = [
         LaneResult(spec, outcome[spec.name], judge(spec.expected, outcome[spec.name]))

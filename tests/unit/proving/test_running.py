@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from subprocess import TimeoutExpired
 
 import pytest
 
@@ -25,6 +26,10 @@ def failing(error: Exception) -> Callable[[Making], Outcome]:
     [
         (ServiceNotReadyError("nobody leads"), "failed: ServiceNotReadyError: nobody leads"),
         (TimeoutError("it hangs"), "failed: TimeoutError: it hangs"),
+        (
+            TimeoutExpired("kafka", 30),
+            "failed: TimeoutExpired: Command 'kafka' timed out after 30 seconds",
+        ),
         (NoCompilerError("cc"), "not run: needs a C compiler (cc)"),
     ],
 )
