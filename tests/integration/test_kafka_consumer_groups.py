@@ -1,13 +1,18 @@
-"""confluent-kafka (librdkafka) with ``group.protocol=consumer`` against a standalone."""
+"""confluent-kafka (librdkafka) with ``group.protocol=consumer`` against a standalone, and against
+two brokers of which one is killed."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
@@ -15,12 +20,21 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from magnetar.env.connections import Connections
+from magnetar.model.errors import ServiceNotReadyError
+from magnetar.protocols.kafka.peers import PeerLines
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest, FoundCoordinator
+from magnetar.wire.kafka.consumer_group_messages import ConsumerGroupDescribeRequest
 from tests.integration.test_kafka_clients import DEADLINE_S, KafkaStandalone, produced
+from tests.integration.test_kafka_several_brokers import bootstrap_of
+from tests.integration.test_several_brokers import Several
 
 PARTITIONS = 6
 QUICK = ("--set", "kafka.consumer_heartbeat_interval_ms=300")
 SHORT = ("--set", "kafka.consumer_session_timeout_ms=12000")
 """No shorter: on a slow machine a member may be silent for seconds."""
+ANSWER_S = 10.0
 NUMBERS = itertools.count()
 ENDLESS = """
 import confluent_kafka, sys
@@ -238,3 +252,77 @@ def test_the_other_protocol_is_refused_while_the_group_has_members(
     first = Reader(server.bootstrap, group, [topic])
     until(lambda: shared(topic, first), first)
     first.close()
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Iterator[Several]:
+    running = Several(tmp_path, "--brokers", "2", "--kafka-port", "0", *QUICK)
+    try:
+        yield running
+    finally:
+        running.role.kill()
+
+
+def asked(address: str, key: ApiKey, version: int, request: Any) -> Any:
+    """The answer of that broker, to one question by a connection of its own: librdkafka's admin
+    asks a coordinator that has gone for as long as it waits for an answer. None: it does not
+    answer."""
+    host, _, port = address.rpartition(":")
+
+    async def ask() -> Any:
+        lines = PeerLines(Connections())
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await lines.ask(host, int(port), key, version, request)
+        finally:
+            lines.close()
+
+    try:
+        return asyncio.run(ask())
+    except (ServiceNotReadyError, OSError, TimeoutError):
+        return None
+
+
+def coordinators(address: str, *groups: str) -> dict[str, FoundCoordinator]:
+    """Of those groups that have one now, as that broker says."""
+    answer = asked(address, ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(keys=list(groups)))
+    found = [] if answer is None else answer.coordinators
+    return {each.key: each for each in found if not each.error_code}
+
+
+def is_stable(address: str, group: str) -> bool:
+    found = coordinators(address, group).get(group)
+    if found is None:
+        return False
+    request = ConsumerGroupDescribeRequest([group])
+    where = f"{found.host}:{found.port}"
+    answer = asked(where, ApiKey.CONSUMER_GROUP_DESCRIBE, 0, request)
+    return answer is not None and answer.groups[0].state == "Stable"
+
+
+def test_the_group_goes_on_when_its_coordinator_is_killed(several: Several) -> None:
+    """Its members stay, and what they have, whoever the next coordinator is."""
+    bootstrap, topic = bootstrap_of(several), "moved"
+    admin = made(bootstrap, topic)
+    known = admin.list_topics(timeout=DEADLINE_S).brokers.values()
+    addresses = ",".join(f"{each.host}:{each.port}" for each in known)
+    stays = int(bootstrap.rpartition(":")[2])
+    names = [str(number) for number in range(100)]
+    until(lambda: any(each.port != stays for each in coordinators(bootstrap, *names).values()))
+    where = coordinators(bootstrap, *names)
+    group = next(name for name in names if where[name].port != stays)
+    readers = [Reader(addresses, group, [topic]) for _ in range(2)]
+    try:
+        until(lambda: shared(topic, *readers) and is_stable(bootstrap, group), *readers)
+        before = [each.has for each in readers]
+        os.kill(several.pids()[-1], signal.SIGKILL)
+        producer = confluent.Producer({"bootstrap.servers": addresses})
+        for number in range(60):
+            producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+        assert producer.flush(DEADLINE_S) == 0
+        until(lambda: len({place for r in readers for place in r.read}) == 60, *readers)
+        until(lambda: shared(topic, *readers) and is_stable(bootstrap, group), *readers)
+        assert [each.has for each in readers] == before, "nobody was asked to join again"
+    finally:
+        for each in readers:
+            each.close()
