@@ -122,10 +122,11 @@ class Authenticator:
         """Of a certificate that TLS has verified. Raises ``AuthenticationError``."""
         return principal(common_name)
 
-    def anonymous(self) -> Principal:
-        """Of a client that shows nothing. Raises ``AuthenticationError`` where it must."""
+    def anonymous(self, why: str = "the client shows nothing") -> Principal:
+        """Of a client that shows nothing (``why``: or nothing that anybody here could judge). Raises
+        ``AuthenticationError`` where it must."""
         if not self._anonymous_role:
-            raise refusal("the client shows nothing, and security.anonymous_role is not set")
+            raise refusal(f"{why}, and security.anonymous_role is not set")
         return Principal(self._anonymous_role)
 
     def _known(self) -> Users:

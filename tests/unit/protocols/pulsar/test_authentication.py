@@ -171,6 +171,21 @@ def test_who_shows_nothing_has_the_anonymous_role(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_method_that_is_not_served_shows_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await Secured(tmp_path, anonymous_role="anybody").start()
+        await world.grant("anybody", "consume")
+        for certificate in (None, CERTIFICATE):
+            peer = world.shows("athenz", b"\xff", certificate=certificate)
+            assert await outcome(peer) == "CONNECTED"
+            assert (await peer.ask(subscription())).type == BaseCommand.SUCCESS
+            assert (await peer.produce()).error.error == ServerError.AUTHORIZATION
+        for method, data in (("token", "no token"), ("basic", "alice:wrong"), ("tls", "")):
+            assert await outcome(world.shows(method, data)) == "refused"
+
+    run_real(scenario)
+
+
 def test_commands_before_connected_end_the_connection(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await Secured(tmp_path).start()

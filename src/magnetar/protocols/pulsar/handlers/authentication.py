@@ -6,8 +6,9 @@
 | ``basic`` | ``name:password`` |
 | ``tls`` | nothing: the certificate of the connection |
 | ``none``, or nothing | nothing: the certificate, if there is one; else it is anonymous |
+| another | whatever: it is anonymous |
 
-Other methods are refused. A client that is refused hears AuthenticationError, and is disconnected;
+Who is anonymous has ``security.anonymous_role``, or is refused where that is not set. A client that is refused hears AuthenticationError, and is disconnected;
 the clients of C++ and Go hear it with their requests, and nothing else. What a password
 costs in CPU is done on a thread; the connection is not read meanwhile.
 """
@@ -17,6 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Final
+
+import structlog
 
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
@@ -29,6 +32,8 @@ from magnetar.protocols.pulsar.session import Paused, Session
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandConnect
 from magnetar.wire.pulsar.replies import NO_REQUEST_ID, error
+
+log = structlog.get_logger(__name__)
 
 DATA_BYTES_MAX: Final = 64 << 10
 DENIED_S: Final = 5.0
@@ -138,7 +143,10 @@ def _principal(
         if method == "tls":
             raise refusal("it shows no certificate, or does not speak TLS")
         return authenticator.anonymous()
-    raise refusal(f"method {method[:40]!r} is not served; served are token, basic and tls")
+    why = f"method {method[:40]!r} is not served; served are token, basic and tls"
+    found = authenticator.anonymous(why)
+    log.info("client is anonymous", peer=session.peer, role=found.role, why=why)
+    return found
 
 
 def _text(data: bytes) -> str:
