@@ -62,9 +62,9 @@ class SecuredBrokers:
             base_url=self.https_url, verify=context, headers=self.root, timeout=WAIT_S
         )
 
-    def client(self, role: str) -> pulsar.Client:
+    def client(self, role: str, url: str = "") -> pulsar.Client:
         return pulsar.Client(
-            self.tls_url,
+            url or self.tls_url,
             authentication=pulsar.AuthenticationToken(token(role)),
             tls_trust_certs_file_path=str(self.authority.trusted),
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self.folder / "client.log")),
@@ -107,9 +107,7 @@ def test_brokers_and_clients_go_on_by_tls(brokers: SecuredBrokers) -> None:
         producer.send(b"%d" % partition)
         sent.add(b"%d" % partition)
     assert {consumer.receive(WAIT_S * 1000).data() for _ in sent} == sent
-    path = "/magnetar/v1/namespaces/public/default/bundles"
-    owners = {each["owner"] for each in brokers.rest.get(path).json() if each["owner"]}
-    assert len(owners) == 2, "both serve topics"
+    assert len(owners(brokers, "public/default")) == 2, "both serve topics"
 
     # What is about several topics is asked of both; what the other has is sent on, by TLS.
     about = brokers.rest.get("/admin/v2/persistent/public/default/spread/partitioned-stats")
@@ -131,6 +129,22 @@ def test_brokers_and_clients_go_on_by_tls(brokers: SecuredBrokers) -> None:
         "/admin/v2/persistent/public/default/spread/partitions", params={"force": "true"}
     )
     assert answer.status_code == 204, answer.text
+
+
+def owners(brokers: SecuredBrokers, namespace: str) -> set[str]:
+    bundles = brokers.rest.get(f"/magnetar/v1/namespaces/{namespace}/bundles").json()
+    return {each["owner"] for each in bundles if each["owner"]}
+
+
+def test_lookups_over_http_need_no_second_broker(brokers: SecuredBrokers) -> None:
+    """libcurl shows no Authorization where it is redirected to."""
+    brokers.command("namespaces", "permissions", "grant", "public/default", "alice",
+                    "--action", "produce", "--action", "consume")  # fmt: skip
+    client = brokers.client("alice", brokers.https_url)
+    for number in range(PARTITIONS):
+        client.create_producer(f"{TOPIC}-{number}").send(b"x")
+    assert len(owners(brokers, "public/default")) == 2, "both serve topics"
+    client.close()
 
 
 def test_who_is_not_known_is_known_nowhere(brokers: SecuredBrokers) -> None:

@@ -92,13 +92,12 @@ class TopicService:
         return [str(name) for name in await self._control.partitioned.names(namespace)]
 
     async def lookup(self, topic: str) -> LookupView:
-        """Where the topic is served; it need not exist. Raises ``ServedElsewhereError`` if another
-        broker is to serve it, which takes it when it is asked."""
+        """Where the topic is served, or is to be: that broker takes it when a client opens it
+        there. It need not exist. Never sent on: libcurl shows nothing to another port (ADR 0091).
+        """
         name = parse_topic(topic)
         await self._control.namespaces.check(name)
         owner = await self._control.ownership.locate_reachable(name, AUTHORITATIVE.get())
-        if isinstance(owner, At) and owner.candidate:
-            raise _elsewhere(name, owner)
         here = (self._service_url, self._http_url)
         url, http_url = owner[:2] if isinstance(owner, At) else here
         by_tls = "" if self._tls_url is None else await self._tls_url(url)

@@ -483,9 +483,12 @@ def test_a_topic_of_another_broker_is_asked_about_there() -> None:
             assert answer.status_code == 307, (method, path)
             assert answer.headers["location"] == f"http://other:8080{path}"
         divide(control, lambda name: True, ELSEWHERE._replace(candidate=True))
-        answer = await p.client.get("/lookup/v2/topic/persistent/public/default/a?x=1")
+        answer = await p.client.get(f"{P}/a/stats?x=1")
         assert answer.status_code == 307
-        assert answer.headers["location"].endswith("/public/default/a?x=1&authoritative=true")
+        assert answer.headers["location"].endswith(f"{P}/a/stats?x=1&authoritative=true")
+        # Clients that are sent on over HTTP do not all show there who they are.
+        found = (await p.client.get("/lookup/v2/topic/persistent/public/default/a")).json()
+        assert found["brokerUrl"] == "pulsar://other:6650"
 
     serve(scenario)
 

@@ -123,7 +123,7 @@ class Authenticator:
         return principal(common_name)
 
     def anonymous(self, why: str = "the client shows nothing") -> Principal:
-        """Of a client that shows nothing (``why``: or nothing that anybody here could judge). Raises
+        """Of a client that shows nothing, or (``why``) nothing that could be judged here. Raises
         ``AuthenticationError`` where it must."""
         if not self._anonymous_role:
             raise refusal(f"{why}, and security.anonymous_role is not set")

@@ -8,9 +8,10 @@
 | ``none``, or nothing | nothing: the certificate, if there is one; else it is anonymous |
 | another | whatever: it is anonymous |
 
-Who is anonymous has ``security.anonymous_role``, or is refused where that is not set. A client that is refused hears AuthenticationError, and is disconnected;
-the clients of C++ and Go hear it with their requests, and nothing else. What a password
-costs in CPU is done on a thread; the connection is not read meanwhile.
+Who is anonymous has ``security.anonymous_role``, or is refused where that is not set. A client
+that is refused hears AuthenticationError, and is disconnected; the clients of C++ and Go hear it
+with their requests, and nothing else. What a password costs in CPU is done on a thread; the
+connection is not read meanwhile.
 """
 
 from __future__ import annotations
