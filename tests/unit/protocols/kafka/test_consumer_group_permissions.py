@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -77,5 +78,58 @@ def test_a_regular_expression_stands_for_what_its_member_may_consume(tmp_path: P
             ("", ErrorCode.UNKNOWN_TOPIC_ID),
             (OWN, ErrorCode.NONE),
         ]
+
+    run_secured(tmp_path, scenario)
+
+
+def test_an_expression_of_two_users_stands_for_what_both_may_consume(tmp_path: Path) -> None:
+    """Whoever's heartbeat has it looked up: else it would mean now this, now that."""
+
+    async def scenario(world: SecuredWorld) -> None:
+        for name in (OWN, HIDDEN):
+            await world.services.control.partitioned.create(parse_topic(name), 1)
+        root, carol = await world.known("root"), await world.known("carol")
+        await world.grant("carol", "consume")
+        seen = carol.session.grants.topic
+
+        async def but_hidden(action: Any, name: str) -> bool:
+            return name != HIDDEN and await seen(action, name)
+
+        carol.session.grants.topic = but_hidden  # type: ignore[method-assign]
+        epochs: dict[str, int] = {}
+        held: dict[str, Any] = {}
+
+        async def beat(peer: SecuredPeer, name: str, pattern: str) -> None:
+            joins = name not in epochs
+            request = ConsumerGroupHeartbeatRequest(
+                "g", name, epochs.get(name, 0), names=None, owned=held.get(name, [])
+            )
+            if joins:
+                request.rebalance_timeout_ms, request.names, request.pattern = 30_000, [], pattern
+            said = await peer.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+            assert said.error_code == ErrorCode.NONE, said.error_message
+            epochs[name] = said.member_epoch
+            if said.assignment is not None:
+                held[name] = said.assignment.topics
+
+        for pattern, of_root, of_carol in (("own-.*", 1, 0), ("own-[0-9]", 2, 0)):
+            await beat(root, "r", "own-.*")
+            await beat(carol, "c", pattern)
+            for _ in range(12):
+                await asyncio.sleep(2)
+                await beat(carol, "c", pattern)
+                await beat(root, "r", "own-.*")
+            found = (await described(root, "g"))["g"]
+            before = found.epoch
+            assert sum(map(len, held.values())) == of_root + of_carol, held
+            for _ in range(6):
+                await asyncio.sleep(3)
+                await beat(carol, "c", pattern)
+                await beat(root, "r", "own-.*")
+            assert (await described(root, "g"))["g"].epoch == before, "it means the same for ever"
+            leaving = ConsumerGroupHeartbeatRequest("g", "c", -1)
+            await carol.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, leaving)
+            del epochs["c"]
+            held.pop("c", None)
 
     run_secured(tmp_path, scenario)

@@ -384,6 +384,13 @@ class ConsumerGroup:
         names = frozenset(name for names, _ in kinds for name in names)
         return names, frozenset(pattern for _, pattern in kinds if pattern)
 
+    def pattern_of(self, said: ConsumerHeartbeat) -> str:
+        """The regular expression of who says that: the one that it says, or said before."""
+        if said.pattern is not None:
+            return said.pattern
+        member = self.members.get(said.member_id)
+        return "" if member is None else member.record.pattern
+
     @property
     def knows_topics(self) -> bool:
         """It was told of all that its members subscribe to."""

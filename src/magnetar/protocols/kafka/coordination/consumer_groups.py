@@ -18,8 +18,8 @@ Why: docs/adr/0162-groups-by-heartbeats.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterable
+from typing import Final
 
 import structlog
 
@@ -40,7 +40,7 @@ from magnetar.protocols.kafka.consumers.id_partitions import TopicShape
 from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
-from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup
+from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, Reader
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
@@ -63,9 +63,6 @@ PATTERNS_MAX: Final = 100
 """Different regular expressions in one group."""
 GROUPS_PER_LOG_MAX: Final = 10_000
 
-Sees: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Whether a client may know of a topic."""
-
 
 class ConsumerGroups:
     """See the module's text."""
@@ -85,10 +82,10 @@ class ConsumerGroups:
     # -- heartbeats ---------------------------------------------------------------------------
 
     async def heartbeat(
-        self, group_id: str, said: ConsumerHeartbeat, sees: Sees | None = None
+        self, group_id: str, said: ConsumerHeartbeat, reader: Reader | None = None
     ) -> HeartbeatAnswer:
-        """``sees``: what of the topics that a regular expression stands for its member may know
-        of; None: all. Raises as ``Coordinator.shard``, and what lookups raise."""
+        """``reader``: who the member is, which may not know of all topics; None: it may. Raises as
+        ``Coordinator.shard``, and what lookups raise."""
         shard = await self._coordinator.shard(group_id)
         live = shard.consumers.get(group_id)
         if live is None:
@@ -96,9 +93,9 @@ class ConsumerGroups:
             if refused is not None:
                 return refused
             live = shard.consumers[group_id] = LiveConsumerGroup(self._made(group_id))
-        if said.epoch >= JOIN_EPOCH and self._must_look_up(live, said):
+        if said.epoch >= JOIN_EPOCH and self._must_look_up(live, said, reader):
             async with live.looking_up:
-                refused = await self._look_up(live, said, sees)
+                refused = await self._look_up(live, said, reader)
                 self._check_present(shard, live)
                 answer = refused or live.group.heartbeat(said, self._services.now_ms())
         else:
@@ -142,19 +139,29 @@ class ConsumerGroups:
 
     # -- topics -------------------------------------------------------------------------------
 
-    def _must_look_up(self, live: LiveConsumerGroup, said: ConsumerHeartbeat) -> bool:
+    def _must_look_up(
+        self, live: LiveConsumerGroup, said: ConsumerHeartbeat, reader: Reader | None
+    ) -> bool:
         names, patterns = live.group.looked_up
+        if reader is not None and live.group.pattern_of(said):
+            known = live.readers.get(said.member_id)
+            if known is None or known.who != reader.who:
+                return True
         if set(said.names or ()) - names or (said.pattern and said.pattern not in patterns):
             return True
         due = self._services.now_ms() >= live.look_up_ms
         return live.group.is_restored or (due and not live.looking_up.locked())
 
     async def _look_up(
-        self, live: LiveConsumerGroup, said: ConsumerHeartbeat, sees: Sees | None
+        self, live: LiveConsumerGroup, said: ConsumerHeartbeat, reader: Reader | None
     ) -> HeartbeatAnswer | None:
         """What is refused of the subscription; None: the group knows its topics. Raises
         ``MetadataError`` while they cannot be known."""
         group, begun_ms = live.group, self._services.now_ms()
+        if reader is not None:
+            here = group.members.keys() & live.readers.keys()
+            live.readers = {name: live.readers[name] for name in here}
+            live.readers[said.member_id or said.new_id] = reader
         for _ in range(ROUNDS_MAX):
             names, patterns = group.subscriptions()
             names |= set(said.names or ())
@@ -166,7 +173,7 @@ class ConsumerGroups:
                     "which is the most",
                 )
             try:
-                matched = await self._matched(patterns, sees)
+                matched = await self._matched(live, patterns, said)
                 wanted = names.union(*matched.values())
                 shapes = await self._shapes(wanted)
             except InvalidTopicNameError as error:
@@ -188,9 +195,10 @@ class ConsumerGroups:
         return None
 
     async def _matched(
-        self, patterns: Collection[str], sees: Sees | None
+        self, live: LiveConsumerGroup, patterns: Collection[str], said: ConsumerHeartbeat
     ) -> dict[str, frozenset[str]]:
-        """Raises ``InvalidTopicNameError``, ``MetadataError``."""
+        """Each stands for what all who say it may know of, whoever has it looked up. Raises
+        ``InvalidTopicNameError``, ``MetadataError``."""
         if not patterns:
             return {}
         names = await self._all_names()
@@ -202,10 +210,25 @@ class ConsumerGroups:
             for start in range(0, len(names), NAMES_PER_TURN):
                 mine += pattern.matching(names[start : start + NAMES_PER_TURN])
                 await asyncio.sleep(0)
-            if sees is not None:
-                mine = [name for name in mine if await sees(name)]
+            for reader in self._readers(live, text, said):
+                mine = [name for name in mine if await reader.sees(name)]
             found[text] = frozenset(mine)
         return found
+
+    def _readers(
+        self, live: LiveConsumerGroup, pattern: str, said: ConsumerHeartbeat
+    ) -> Collection[Reader]:
+        """Those who say ``pattern``, one of each client's that was heard of. (A member that was
+        not, since the coordinator moved, has it looked up again before it is told anything.)"""
+        members, asking = live.group.members, said.member_id or said.new_id
+        found = {
+            reader.who: reader
+            for name, reader in live.readers.items()
+            if name != asking and name in members and members[name].record.pattern == pattern
+        }
+        if asking in live.readers and live.group.pattern_of(said) == pattern:
+            found[live.readers[asking].who] = live.readers[asking]
+        return found.values()
 
     async def _all_names(self) -> list[str]:
         """Of the default namespace, as of ``LOOK_UP_MS`` ago at most. Raises ``MetadataError``."""

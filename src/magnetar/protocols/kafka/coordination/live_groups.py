@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import NamedTuple
 
 from magnetar.protocols.kafka.consumers.consumer_group import ConsumerGroup
+
+
+class Reader(NamedTuple):
+    """The client of a member, where clients must show who they are. ``sees``: whether it may know
+    of a topic."""
+
+    who: Hashable
+    sees: Callable[[str], Awaitable[bool]]
 
 
 class LiveConsumerGroup:
     """``writing``: who holds it writes what has changed, so that the log has it in order.
     ``looking_up``: who holds it asks for the topics, and joins with what it was told.
-    ``look_up_ms``: when they are asked for again."""
+    ``look_up_ms``: when they are asked for again. ``readers``: of its members, by their ids, as
+    far as they were heard of here."""
 
     __slots__ = (
         "group",
         "look_up_ms",
         "looking_up",
         "planned_ms",
+        "readers",
         "timer",
         "writing",
     )
@@ -26,6 +38,7 @@ class LiveConsumerGroup:
         self.writing = asyncio.Lock()
         self.looking_up = asyncio.Lock()
         self.look_up_ms = 0
+        self.readers: dict[str, Reader] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.planned_ms = 0
 

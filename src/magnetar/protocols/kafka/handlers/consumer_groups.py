@@ -22,6 +22,7 @@ from magnetar.protocols.kafka.consumers.id_partitions import (
 )
 from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
+from magnetar.protocols.kafka.coordination.live_groups import Reader
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
@@ -67,12 +68,13 @@ class ConsumerGroupHandlers:
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"there is no assignor {request.assignor[:100]}: take {' or '.join(ASSIGNORS)}",
             )
-        sees = None
+        reader = None
         if session.gate is not None:
-            sees = partial(session.grants.topic, Action.CONSUME)
+            grants = session.grants
+            reader = Reader(grants.principal, partial(grants.topic, Action.CONSUME))
         try:
             answer = await self.consumers.heartbeat(
-                request.group_id, _said(session, head, request), sees
+                request.group_id, _said(session, head, request), reader
             )
         except MagnetarError as error:
             return _refused(coordinator_error(error), str(error))
