@@ -154,13 +154,15 @@ class TopicIds:
         return None
 
     async def _search(self, topic_id: uuid.UUID) -> str | None:
+        named: _Named | None = None
         for namespace in await self._namespaces():
             found = await self._topics.names(namespace)
             wholes = list(dict.fromkeys(each.partitioned for each in found))
             for start in range(0, len(wholes), READS_AT_ONCE):
                 await asyncio.gather(*map(self.of, wholes[start : start + READS_AT_ONCE]))
-            if topic_id in self._names:
-                return self._names[topic_id].name
+                named = named or self._names.get(topic_id)  # of very many not all are kept
+            if named is not None:
+                return named.name
         return None
 
     async def _namespaces(self) -> list[str]:

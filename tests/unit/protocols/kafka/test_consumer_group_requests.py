@@ -495,6 +495,29 @@ def test_a_classic_member_waits_for_what_comes_while_the_group_makes_way(
     run(scenario)
 
 
+def test_a_group_with_classic_members_takes_no_others_whatever_it_was() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        await one.beat(member_epoch=-1)
+        # As if its coordinator's log had begun anew while the group made way.
+        live = (await world.server.coordinator.shard(G)).consumers[G]
+        joining = JoinGroupRequest(
+            G, 30_000, 30_000, protocol_type="consumer", protocols=[JoinProtocol("range", b"")]
+        )
+        peer = world.peer()
+        told = await peer.ask(ApiKey.JOIN_GROUP, joining)
+        if told.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            joining.member_id = told.member_id
+            told = await peer.ask(ApiKey.JOIN_GROUP, joining)
+        assert told.error_code == ErrorCode.NONE
+        (await world.server.coordinator.shard(G)).consumers[G] = live
+        late = await Member(world.peer(), "two").beat()
+        assert late.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+    run(scenario)
+
+
 def test_the_longer_a_lookup_takes_the_longer_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is not there is looked for each second; thousands of them are not."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.protocols.kafka import topic_ids
 from magnetar.protocols.kafka.topic_ids import SEARCH_S
 from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
@@ -310,6 +311,23 @@ def test_an_id_that_is_gone_is_looked_for_less_and_less_and_a_new_one_is_found()
         assert topic.topic_id is not None
         await asyncio.sleep(10)  # one that was under way is over, and has rested
         assert await fetched(peer, topic.topic_id) == {topic.topic_id: []}
+
+    run(scenario)
+
+
+def test_an_id_is_found_among_more_topics_than_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_ids, "IDS_KEPT_MAX", 2)
+    monkeypatch.setattr(topic_ids, "READS_AT_ONCE", 1)
+
+    async def scenario(world: KafkaWorld) -> None:
+        partitioned = world.services.control.partitioned
+        for number in range(6):
+            await partitioned.create(parse_topic(f"a{number}"), 1)
+        topic = await partitioned.topic(parse_topic("a1"))
+        assert topic.topic_id is not None
+        assert await fetched(world.peer(), topic.topic_id) == {topic.topic_id: []}
 
     run(scenario)
 

@@ -88,10 +88,11 @@ class ConsumerGroups:
         ``Coordinator.shard``, and what lookups raise."""
         shard = await self._coordinator.shard(group_id)
         live = shard.consumers.get(group_id)
-        if live is None:
+        if live is None or not live.group.members:
             refused = self._refused(shard, group_id, said)
             if refused is not None:
                 return refused
+        if live is None:
             live = shard.consumers[group_id] = LiveConsumerGroup(self._made(group_id))
         if said.epoch >= JOIN_EPOCH and self._must_look_up(live, said, reader):
             async with live.looking_up:
@@ -115,7 +116,7 @@ class ConsumerGroups:
     def _refused(
         self, shard: Shard, group_id: str, said: ConsumerHeartbeat
     ) -> HeartbeatAnswer | None:
-        """Of a group that is none of this kind yet."""
+        """Of a group that has no member of this kind."""
         if said.epoch != JOIN_EPOCH:
             why = f"there is no consumer group {group_id}: its member must join again"
             return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID, why)
@@ -126,7 +127,7 @@ class ConsumerGroups:
                 f"group {group_id} is no consumer group: its members have the classic protocol; "
                 "have all of them leave first, or join with group.protocol=classic",
             )
-        if len(shard.consumers) >= GROUPS_PER_LOG_MAX:
+        if group_id not in shard.consumers and len(shard.consumers) >= GROUPS_PER_LOG_MAX:
             why = f"{GROUPS_PER_LOG_MAX} consumer groups are there already: delete some of them"
             return HeartbeatAnswer(ErrorCode.POLICY_VIOLATION, why)
         return None
