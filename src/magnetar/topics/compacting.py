@@ -92,8 +92,13 @@ class TopicCompactions:
         return CompactionOutcome(CompactionStatus.SUCCESS if done else CompactionStatus.NOT_RUN)
 
     def begin(self, topic: Topic) -> None:
-        """Raises ``NotAllowedError`` if one is under way."""
+        """Raises ``NotAllowedError`` if one is under way, or the log is a partition."""
         name = str(topic.name)
+        if not topic.log.stats().on_ledgers:
+            raise NotAllowedError(
+                f"topic {name} is kept on a partition, which is not compacted by key yet; use a "
+                "topic on ledgers"
+            )
         if self.outcome(topic).status is CompactionStatus.RUNNING:
             raise NotAllowedError(f"topic {name} is being compacted already")
         self._tell(name, CompactionOutcome(CompactionStatus.RUNNING))

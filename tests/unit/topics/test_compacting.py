@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import CompactedStats, LedgerStats, LogStats
-from magnetar.model.errors import LogError
+from magnetar.model.errors import LogError, NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.topics import compacting
 from magnetar.topics.compacting import CompactionStatus, bytes_after
@@ -71,5 +72,18 @@ def test_a_topic_is_compacted_when_enough_has_come(monkeypatch: pytest.MonkeyPat
         assert await looked((5, 10, 2000), (6, 10, 1000)) == 1
         await world.broker.control.policies.set_topic(NAME, "compaction_threshold_bytes", 0)
         assert await looked((7, 10, 10**9)) == 0
+
+    run(scenario)
+
+
+def test_a_topic_on_a_partition_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        await world.peer().produce()
+        topic, compactions = world.topic(), world.broker.compactions
+        stats = replace(stats_of((1, 10, 1000)), on_ledgers=False)
+        monkeypatch.setattr(topic.log, "stats", lambda: stats)
+        with pytest.raises(NotAllowedError, match="use a topic on ledgers"):
+            compactions.begin(topic)
+        assert compactions.outcome(topic).status is CompactionStatus.NOT_RUN
 
     run(scenario)
