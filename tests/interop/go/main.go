@@ -322,6 +322,23 @@ func (p *peer) primitives() {
 	var half float64
 	p.typed(pulsar.NewDoubleSchema(nil), 0.5, &half, strings)
 	check(half == 0.5, "the half: %g", half)
+	p.plainBytes()
+}
+
+// The client asks for the schema of the empty version, which these messages have.
+func (p *peer) plainBytes() {
+	topic, schema := p.topic(), pulsar.NewBytesSchema(nil)
+	producer := p.producer(pulsar.ProducerOptions{Topic: topic, Schema: schema})
+	consumer := p.reader(topic, schema)
+	ctx, cancel := soon()
+	defer cancel()
+	_, err := producer.Send(ctx, &pulsar.ProducerMessage{Value: []byte("plain")})
+	must(err)
+	message, err := consumer.Receive(ctx)
+	must(err)
+	var found []byte
+	must(message.GetSchemaValue(&found))
+	check(string(found) == "plain", "the bytes: %s", found)
 }
 
 func (p *peer) deadLetter() {

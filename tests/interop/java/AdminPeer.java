@@ -34,8 +34,11 @@ import org.apache.pulsar.client.admin.Sources;
 import org.apache.pulsar.client.admin.TopicPolicies;
 import org.apache.pulsar.client.admin.Topics;
 import org.apache.pulsar.client.admin.Transactions;
+import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
@@ -96,6 +99,8 @@ public final class AdminPeer {
         "topicPolicies.setDelayedDeliveryPolicy", "topicPolicies.setMessageTTL",
         "topicPolicies.setPersistence", "topicPolicies.setRetention",
         "topics.expireMessages", "topics.expireMessagesForAllSubscriptions",
+        "topics.getLastMessageId", "topics.getMessageById", "topics.getMessageIdByTimestamp",
+        "topics.getMessagesById", "topics.peekMessages",
         "topics.getDelayedDeliveryPolicy", "topics.getMessageTTL", "topics.getPersistence",
         "topics.getRetention", "topics.removeDelayedDeliveryPolicy", "topics.removeMessageTTL",
         "topics.removePersistence", "topics.removeRetention", "topics.setDelayedDeliveryPolicy",
@@ -169,6 +174,7 @@ public final class AdminPeer {
         step("policies of namespaces", this::namespacePolicies);
         step("policies of topics", this::topicPolicies);
         step("messages expire", this::expiry);
+        step("single messages", this::messages);
         step("compaction", this::compaction);
         step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
@@ -394,6 +400,41 @@ public final class AdminPeer {
             () -> admin.topics().createNonPartitionedTopic("persistent://peer/a/" + "x".repeat(1100)));
     }
 
+    private void messages() throws Exception {
+        String topic = "persistent://peer/a/messages";
+        Topics topics = admin.topics();
+        try (Consumer<byte[]> consumer = consumer(topic);
+            Producer<byte[]> plain = client.newProducer().topic(topic).enableBatching(false)
+                .compressionType(CompressionType.LZ4).create();
+            Producer<byte[]> batching = client.newProducer().topic(topic)
+                .batchingMaxPublishDelay(1, TimeUnit.SECONDS).create()) {
+            long begun = System.currentTimeMillis();
+            MessageId first = plain.newMessage().key("k").eventTime(1000).value(new byte[100]).send();
+            batching.newMessage().value("a".getBytes()).property("n", "1").sendAsync();
+            MessageIdAdv last = (MessageIdAdv) batching.newMessage().value("b".getBytes())
+                .property("n", "2").send();
+            List<Message<byte[]>> found = topics.peekMessages(topic, "s", 3);
+            same(found.size(), 3, "messages");
+            Message<byte[]> one = found.get(0);
+            same(one.getMessageId(), first, "the first id");
+            check(Arrays.equals(one.getData(), new byte[100]), "the value, uncompressed");
+            same(one.getEventTime(), 1000L, "its time");
+            check(one.getPublishTime() >= begun, "when it was published: " + one.getPublishTime());
+            same(one.getKey(), "k", "its key");
+            same(new String(found.get(2).getData()), "b", "the last of a batch");
+            same(found.get(2).getProperties().get("n"), "2", "its property");
+            same(topics.getMessagesById(topic, last.getLedgerId(), last.getEntryId()).size(), 2,
+                "the messages of a batch");
+            same(topics.getMessageIdByTimestamp(topic, begun - 1000), first, "by its time");
+            MessageIdAdv end = (MessageIdAdv) topics.getLastMessageId(topic);
+            same(end.getEntryId(), last.getEntryId(), "the last id");
+            same(topics.peekMessages(topic, "s", 9).size(), 3, "all there are");
+            refused(NotFoundException.class, "has no entry",
+                () -> topics.getMessagesById(topic, last.getLedgerId(), 1000));
+        }
+        topics.delete(topic);
+    }
+
     // -- what is not ------------------------------------------------------------------------------
 
     private void bundles() throws Exception {
@@ -422,7 +463,6 @@ public final class AdminPeer {
         refused(how, words, () -> topics.skipMessages(TOPIC, "s", 1));
         refused(how, words, () -> topics.skipAllMessages(TOPIC, "s"));
         refused(how, words, () -> topics.expireMessages(TOPIC, "s", MessageId.earliest, false));
-        refused(how, words, () -> topics.peekMessages(TOPIC, "s", 1));
         topics.createSubscription(TOPIC, "s", MessageId.earliest);
         check(topics.getSubscriptions(TOPIC).contains("s"), "it is made");
         topics.deleteSubscription(TOPIC, "s");
