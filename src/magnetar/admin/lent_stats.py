@@ -29,6 +29,7 @@ KNOWN_THERE: Final = (
     "unacked_messages", "blocked_subscription_on_unacked_msgs", "active_consumer_name", "consumers",
     "key_shared_mode", "allow_out_of_order_delivery", "msg_in_replay", "draining_hashes_count",
     "draining_hashes_cleared_total", "draining_hashes_unacked_messages",
+    "last_consumed_flow_timestamp", "last_consumed_timestamp", "last_acked_timestamp",
 )  # fmt: skip
 """Of a subscription, by the broker that serves it; all else by the topic's owner."""
 

@@ -21,9 +21,9 @@ class PublisherView(View):
     producer_name: str
     access_mode: str
     address: str
-    client_version: str
+    client_version: str = ""  # of one that an older broker tells of
     connected_since: str
-    metadata: dict[str, str]  # what its application says of it
+    metadata: dict[str, str] = Field(default_factory=dict)  # what its application says of it
     msg_rate_in: float
     msg_throughput_in: float
     average_msg_size: float
@@ -43,12 +43,12 @@ class ConsumerView(View):
     consumer_id: int  # ours
     consumer_name: str
     address: str
-    client_version: str
+    client_version: str = ""  # of one that an older broker tells of
     connected_since: str
-    metadata: dict[str, str]  # what its application says of it
-    last_consumed_flow_timestamp: int  # when it asked for messages; 0: never
-    last_consumed_timestamp: int
-    last_acked_timestamp: int
+    metadata: dict[str, str] = Field(default_factory=dict)  # what its application says of it
+    last_consumed_flow_timestamp: int = 0  # when it asked for messages; 0: never
+    last_consumed_timestamp: int = 0
+    last_acked_timestamp: int = 0
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
@@ -100,7 +100,7 @@ class SubscriptionView(View):
     draining_hashes_unacked_messages: int = 0  # entries
     active_consumer_name: str | None
     mark_delete_position: str  # ours
-    subscription_properties: dict[str, str]
+    subscription_properties: dict[str, str] = Field(default_factory=dict)
     consumers: list[ConsumerView]
     served_by: str = ""  # ours: the read-only broker that serves it; empty: the topic's owner
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.admin.lent_stats import ServedThere, merged
+from magnetar.admin.stats_views import SubscriptionView
 from tests.unit.admin.test_api import P, Platform, serve
+
+NEW = ("clientVersion", "metadata")
 
 
 def test_stats_say_who_is_connected_and_when_they_were_last_active() -> None:
@@ -68,5 +72,23 @@ def test_stats_leave_out_who_is_connected_when_asked_to(path: str) -> None:
         assert await connected(excludeConsumers=True) == ({True}, {False})
         both = {"excludePublishers": True, "excludeConsumers": True}
         assert await connected(**both) == ({False}, {False})
+
+    serve(scenario)
+
+
+def test_times_are_those_of_the_broker_that_serves_a_subscription() -> None:
+    """Which may be older, and not tell of any."""
+
+    async def scenario(p: Platform) -> None:
+        await p.world.peer().subscribe()
+        told = await subscription_stats(p)
+        here = SubscriptionView.model_validate(told)
+        times = ("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp")
+        there = SubscriptionView.model_validate({**told, **dict.fromkeys(times, 7)})
+        found = merged(here, ServedThere("pulsar://there:6650", there)).model_dump(by_alias=True)
+        assert [found[each] for each in times] == [7, 7, 7]
+        consumer = {k: v for k, v in told["consumers"][0].items() if k not in (*times, *NEW)}
+        older = {k: v for k, v in told.items() if k not in (*times, "subscriptionProperties")}
+        assert SubscriptionView.model_validate({**older, "consumers": [consumer]})
 
     serve(scenario)
