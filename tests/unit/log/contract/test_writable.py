@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from magnetar.log.seam import WritableLog
+import pytest
+
+from magnetar.log.seam import Content, WritableLog
 from magnetar.model.errors import LogClosedError
-from tests.unit.log.contract.engines import Engine, each_engine, fill, read_all, with_log
+from tests.unit.log.contract.engines import (
+    Engine,
+    append,
+    each_engine,
+    fill,
+    read_all,
+    with_log,
+)
 from tests.unit.log.doubles import Outcomes
 
 
@@ -53,5 +62,18 @@ def test_closing_finishes_what_is_pending_and_refuses_the_rest(engine: Engine) -
         await late.wait(1)
         assert isinstance(late.errors[0], LogClosedError)
         await asyncio.sleep(0)
+
+    with_log(engine, scenario)
+
+
+@each_engine
+@pytest.mark.parametrize("time_ms", [2**63 - 1, 2**63, 2**64 - 1])
+def test_a_time_that_no_clock_has_is_stored_with_what_follows(engine: Engine, time_ms: int) -> None:
+    """A producer of Pulsar's may say any number of 64 bits."""
+
+    async def scenario(source: WritableLog) -> None:
+        await append(source, [b"0", b"1"], Content([1, 1], [time_ms, 5]))
+        await append(source, [b"2"], Content([1], [6]))
+        assert await read_all(source) == [b"0", b"1", b"2"]
 
     with_log(engine, scenario)

@@ -124,3 +124,13 @@ def test_each_entry_is_described_by_its_own_format() -> None:
     for entry in (plain(), memoryview(pulsar_entry(batch))):
         assert either.describe(entry) == PulsarEntryFormat().describe(entry)
         assert either.published(entry) == PulsarEntryFormat().published(entry)
+
+
+@pytest.mark.parametrize("field", ["publish_time", "event_time"])
+def test_a_time_that_no_clock_has_is_the_last_one(field: str) -> None:
+    said = {"publish_time": 5, field: 2**64 - 1}
+    meta = MessageMetadata(producer_name="p", sequence_id=1, **said)
+    head = meta.SerializeToString()
+    entry = memoryview(len(head).to_bytes(4, "big") + head + b"value")
+    header, records = read_batch(memoryview(kafka_batch(entry, 7, 1)))
+    assert timestamp_of(header, records[0]) == header.max_timestamp_ms == 2**63 - 1
