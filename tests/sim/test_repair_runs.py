@@ -47,6 +47,12 @@ def test_an_auditor_that_heard_nobody_asks_again() -> None:
     assert outcome.failure is None
 
 
+def test_what_a_bookie_holds_is_asked_when_it_is_back() -> None:
+    """One that was down when all had healed was believed, and lacked an entry for a moment more."""
+    outcome = run_cluster(20261123000117, repaired=True)
+    assert outcome.failure is None
+
+
 def test_a_run_follows_from_its_seed() -> None:
     first, again = (run_cluster(7, repaired=True).digest for _ in range(2))
     assert first == again

@@ -396,7 +396,12 @@ class RepairRun:
         named = [name for one in metadata.fragments for name in one.bookies]
         gone = {*checker.lost_s, *checker.silent_s, checker.leaving}
         lost = [f"{name}, which is gone, is named" for name in named if name in gone]
-        return lost or [*islice(checker.lacks(metadata), 1)]
+        down = [
+            f"{name}, which is down, may lack what it is named for"
+            for name in named
+            if not self._cluster.bookie(name).serving
+        ]
+        return lost or down or [*islice(checker.lacks(metadata), 1)]
 
     async def _close(self, last: Client, job: LedgerJob) -> None:
         await until(lambda: job.settled, 0.5)
