@@ -137,6 +137,8 @@ class TopicTotals(View):
     subscriptions: dict[str, SubscriptionView]
     replication: dict[str, str]  # empty: nothing is replicated
     deduplication_status: str = "Disabled"
+    topic_creation_time_stamp: int = 0  # milliseconds since 1970, as the next; 0: not known
+    last_publish_timestamp: int = 0  # since it was loaded; 0: nothing was published
 
 
 class TopicStatsView(TopicTotals):

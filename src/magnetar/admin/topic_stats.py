@@ -85,6 +85,8 @@ async def topic_stats(
         waiting_publishers=len(topic.waiting),
         subscriptions=subscriptions,
         replication={},
+        topic_creation_time_stamp=stored.created_ms,
+        last_publish_timestamp=topic.last_published_ms,
         topic_epoch=topic_epoch,
         owner_broker=owner,
         loaded_at=_time(topic.loaded_at_ms),
@@ -273,12 +275,15 @@ def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> P
     """The partitions together; ``count`` counts those that are not loaded, too."""
     views = list(partitions.values())
     sums = {name: sum(getattr(each, name) for each in views) for name in SUMMED}
+    made_ms = [each.topic_creation_time_stamp for each in views]
     return PartitionedStatsView(
         **sums,
         average_msg_size=_average(sums["bytes_in_counter"], sums["msg_in_counter"]),
         publishers=[producer for each in views for producer in each.publishers],
         subscriptions=_together(views),
         replication={},
+        topic_creation_time_stamp=min(filter(None, made_ms), default=0),
+        last_publish_timestamp=max((each.last_publish_timestamp for each in views), default=0),
         metadata={"partitions": count},
         partitions=dict(partitions),
     )

@@ -95,6 +95,9 @@ class Topic(SubscribableTopic):
         self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
+        self.last_published_ms = 0
+        """When something was last stored of what producers send; milliseconds since 1970, 0: not
+        since it was loaded."""
         self._producers_max = producers_max
         self.frames = StoredFrames(source, entry_format, kept)
         """What producers that come back may send again (``resend``)."""
@@ -192,6 +195,7 @@ class Topic(SubscribableTopic):
         self.messages_in += message_count
         self._traffic.entries_in += count
         self.bytes_in += byte_count
+        self.last_published_ms = self._now_ms()
         self._cool_down_s = COOL_DOWN_S
 
     def append_failed(self, error: MagnetarError) -> None:

@@ -92,3 +92,25 @@ def test_times_are_those_of_the_broker_that_serves_a_subscription() -> None:
         assert SubscriptionView.model_validate({**older, "consumers": [consumer]})
 
     serve(scenario)
+
+
+def test_stats_say_when_a_topic_was_made_and_last_published_to() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.status("PUT", f"{P}/f/partitions", json=2)
+
+        async def told(path: str) -> tuple[int, int]:
+            stats = (await p.client.get(f"{P}/{path}")).json()
+            return stats["topicCreationTimeStamp"], stats["lastPublishTimestamp"]
+
+        peer = p.world.peer()
+        for number, made_ms in ((0, 7_000), (1, 5_000)):
+            await peer.produce(f"f-partition-{number}", producer_id=number)
+            p.world.log(f"f-partition-{number}").made_ms = made_ms
+        assert await told("f/partitioned-stats") == (5_000, 0)
+        peer.publish(1, producer_id=1)
+        await peer.heard()
+        assert await told("f-partition-0/stats") == (7_000, 0)
+        assert await told("f-partition-1/stats") == (5_000, 1_000_000_000_000)
+        assert await told("f/partitioned-stats") == (5_000, 1_000_000_000_000)
+
+    serve(scenario)
