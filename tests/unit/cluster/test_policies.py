@@ -131,3 +131,13 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
 def test_what_cannot_be_meant_is_refused(field: str, body: object, words: str) -> None:
     with pytest.raises(InvalidPolicyError, match=words):
         NAMES[field][1](body)
+
+
+@pytest.mark.parametrize("name", ["maxDeliveryDelayInMillis", "maxDelayInMillis"])
+def test_the_longest_delay_has_two_names(name: str) -> None:
+    """Go's admin client has one of its own; it could not set a bound."""
+    body = {"active": True, "tickTime": 1000, name: 60_000}
+    found = DelayedDeliveryPolicy.decode(body)
+    assert found == DelayedDeliveryPolicy(True, 1000, 60_000)
+    with pytest.raises(InvalidPolicyError, match=f"{name}.*whole number"):
+        DelayedDeliveryPolicy.decode({**body, name: "x"})

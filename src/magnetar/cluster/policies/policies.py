@@ -98,6 +98,10 @@ class PersistencePolicy:
         }
 
 
+GO_DELAY_MAX: Final = "maxDelayInMillis"
+"""As Go's admin client calls ``maxDeliveryDelayInMillis``, when it says it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DelayedDeliveryPolicy:
     """``active``: messages may be for later. ``delay_ms_max``: 0: any delay."""
@@ -113,8 +117,10 @@ class DelayedDeliveryPolicy:
         if not isinstance(active, bool):
             raise InvalidPolicyError(f"active: {active!r} is neither true nor false")
         tick_ms = as_number("tickTime", said.pop("tickTime", None), 1)
-        longest = said.pop("maxDeliveryDelayInMillis", None) or 0
-        made = cls(active, tick_ms, as_number("maxDeliveryDelayInMillis", longest, 0, 2**53))
+        longest = 0
+        for name in ("maxDeliveryDelayInMillis", GO_DELAY_MAX):
+            longest = as_number(name, said.pop(name, None) or longest, 0, 2**53)
+        made = cls(active, tick_ms, longest)
         no_more("delayed delivery", said)
         return made
 
