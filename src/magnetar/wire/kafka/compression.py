@@ -45,6 +45,12 @@ class Codec(IntEnum):
         raise ProtocolError(f"records compressed with codec {value}, which is none of Kafka's")
 
 
+RATIO_MAX: Final = {Codec.LZ4: 255, Codec.ZSTD: 1 << 15}
+"""How many bytes one compressed byte can stand for at most: no larger buffer is tried for what may
+be corrupt. A match of LZ4 has 255 per byte of its length, a zstd block of four bytes 128 KiB."""
+RATIO_SLACK_BYTES: Final = 1 << 16
+
+
 def decompress(codec: Codec, data: Data) -> bytes:
     """Raises ``ProtocolError`` for data that is not of the codec or grows past the bound,
     ``ConfigError`` if no installed library knows the codec."""
@@ -121,16 +127,17 @@ def _framed(codec: Codec, data: bytes) -> bytes:
         cramjam = import_module("cramjam")
     except ModuleNotFoundError:
         return _streamed(codec, name, data)
-    size = min(max(GROWTH * len(data), 1 << 16), UNCOMPRESSED_BYTES_MAX)
+    most = min(UNCOMPRESSED_BYTES_MAX, RATIO_MAX[codec] * len(data) + RATIO_SLACK_BYTES)
+    size = min(max(GROWTH * len(data), RATIO_SLACK_BYTES), most)
     while True:
         out = bytearray(size)
         try:
             written: int = getattr(cramjam, name).decompress_into(data, out)
         except cramjam.DecompressionError as error:
             # It says the same of what is too large and of what is corrupt.
-            if size == UNCOMPRESSED_BYTES_MAX:
+            if size == most:
                 raise ValueError(f"{error}, or more than {size} bytes") from error
-            size = min(size * GROWTH, UNCOMPRESSED_BYTES_MAX)
+            size = min(size * GROWTH, most)
             continue
         return bytes(memoryview(out)[:written])
 

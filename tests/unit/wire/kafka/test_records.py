@@ -179,3 +179,27 @@ def test_batches_are_split_and_a_cut_one_is_left_out() -> None:
 def test_a_pulsar_entry_is_no_batch() -> None:
     assert not is_batch(b"\x0e\x01" + bytes(100))
     assert not is_batch(b"")
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
+def test_of_corrupt_data_no_more_is_tried_than_it_can_stand_for(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends a hundred bytes must not cost megabytes."""
+    for size in (1, 100, 1 << 20, 20 << 20):
+        zeros = bytes(size)
+        assert decompress(codec, compress(codec, zeros)) == zeros
+    tried: list[int] = []
+
+    def counted(size: int) -> bytearray:
+        tried.append(size)
+        return bytearray(size)
+
+    monkeypatch.setattr(compression, "bytearray", counted, raising=False)
+    cut = compress(codec, b"value" * 20)[:-6]
+    with pytest.raises(ProtocolError, match="corrupt"):
+        decompress(codec, cut)
+    assert tried
+    assert max(tried) <= (1 << 15) * len(cut) + (1 << 16)
+    if codec is Codec.LZ4:
+        assert max(tried) < 1 << 17
