@@ -82,6 +82,7 @@ class MemoryCursor:
         self._acked: set[Position] = set()
         self._words: dict[Position, list[int]] = {}
         self.lending: MemoryLending | None = MemoryLending(self) if durable else None
+        self.noted: MemoryNote | None = MemoryNote(self) if durable else None
 
     @property
     def mark_delete(self) -> Position:
@@ -143,6 +144,19 @@ class MemoryCursor:
     async def wait_stored(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
+
+
+class MemoryNote:
+    """``log.seam.CursorNote`` of a memory cursor."""
+
+    def __init__(self, cursor: MemoryCursor) -> None:
+        self._cursor = cursor
+        self.value = b""
+
+    def take(self, position: Position, value: bytes) -> None:
+        assert value
+        self._cursor.acknowledge_cumulative(position)
+        self.value = value
 
 
 class MemoryLending:

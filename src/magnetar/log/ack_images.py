@@ -5,7 +5,8 @@ They lie in cursor ledgers (``managed.cursor_format``) and go between brokers. L
     mark-delete ledger 8 | entry 8
     bitmaps 4 | per bitmap: ledger 8, bytes 4, a portable 32-bit Roaring bitmap
     ack sets 4 | per ack set: ledger 8, entry 8, bytes 4, the bits, lowest byte first
-    reset epoch 8, unless it is 0
+    reset epoch 8, unless it is 0 and there is no note
+    note: bytes 4 and so many, unless there is none
 
 Source: the Roaring format specification for the bitmaps; the rest is Magnetar's own.
 """
@@ -38,8 +39,11 @@ def encode_image(image: AckImage) -> bytes:
     for position, bits in image.ack_sets.items():
         data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         parts += (_ACK_SET.pack(*position, len(data)), data)
-    if image.reset_epoch > 0:  # a cursor that was never reset stays readable to older releases
+    # A cursor that was never reset, and has no note, stays readable to older releases.
+    if image.reset_epoch > 0 or image.note:
         parts.append(_RESET_EPOCH.pack(image.reset_epoch))
+    if image.note:
+        parts += (_COUNT.pack(len(image.note)), image.note)
     return b"".join(parts)
 
 
@@ -96,7 +100,12 @@ def _decode_image(data: bytes) -> tuple[AckImage, int]:
     if at < len(data):
         (reset_epoch,) = _RESET_EPOCH.unpack_from(data, at)
         at += _RESET_EPOCH.size
-    return AckImage(mark_delete, holes, ack_sets, reset_epoch), at
+    note = b""
+    if at < len(data):
+        (size,) = _COUNT.unpack_from(data, at)
+        note = _slice(data, at + _COUNT.size, size)
+        at += _COUNT.size + size
+    return AckImage(mark_delete, holes, ack_sets, reset_epoch, note), at
 
 
 def _slice(data: bytes, at: int, size: int) -> bytes:

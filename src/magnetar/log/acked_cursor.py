@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from magnetar.log.ack_store import AckStore
 from magnetar.log.acknowledgements import AckState
-from magnetar.log.seam import CursorLending
+from magnetar.log.seam import CursorLending, CursorNote
 from magnetar.model.entry import Entry
 from magnetar.model.ids import Position
 
@@ -31,6 +31,7 @@ class AckedCursor:
         self.lending = lending
         self.properties = properties
         self.store = store
+        self.noted: CursorNote | None = AckedNote(self, state) if store.durable else None
         self._state = state
 
     def _mark_before(self, position: Position) -> Position:
@@ -72,3 +73,20 @@ class AckedCursor:
 
     async def wait_stored(self) -> None:
         await self.store.wait_stored()
+
+
+class AckedNote:
+    """Implements ``log.seam.CursorNote``."""
+
+    def __init__(self, cursor: AckedCursor, state: AckState) -> None:
+        self._cursor = cursor
+        self._state = state
+
+    @property
+    def value(self) -> bytes:
+        return self._state.note
+
+    def take(self, position: Position, value: bytes) -> None:
+        self._cursor.acknowledge_cumulative(position)
+        self._state.take_note(value)
+        self._cursor.store.mark_dirty()

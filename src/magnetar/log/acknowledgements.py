@@ -17,6 +17,8 @@ Rules and invariants:
 * Ack sets are what clients can make large: all of them take ``PARTIAL_BYTES_MAX`` at most, and what
   would pass that is refused before it is kept.
 * Everything takes batches: the cost per acknowledgement is that of setting a bit.
+* A *note* is what its reader knows of the log up to mark-delete: bytes that are stored with it, in
+  one. Mark-delete may move on without it, never back; a reset forgets it.
 
 This module decides; it does no I/O and reads no clock.
 
@@ -74,14 +76,15 @@ class AckImage:
     """A state, or what was added to one: the value that is stored.
 
     ``holes`` are acknowledged entries after ``mark_delete``; ``ack_sets`` are those of partly
-    acknowledged entries; ``reset_epoch`` is how often the cursor was reset before. Nobody changes
-    the bitmaps of an image.
+    acknowledged entries; ``reset_epoch`` is how often the cursor was reset before. ``note``: empty
+    where there is none, or where it did not change. Nobody changes the bitmaps of an image.
     """
 
     mark_delete: Position
     holes: Mapping[int, BitMap] = field(default_factory=dict)
     ack_sets: Mapping[Position, int] = field(default_factory=dict)
     reset_epoch: int = 0
+    note: bytes = b""
 
     @property
     def last(self) -> Position:
@@ -132,8 +135,10 @@ class AckState:
         "_changed",
         "_changed_sets",
         "_holes",
+        "_note_changed",
         "_reset",
         "mark_delete",
+        "note",
         "partial_bytes",
         "reset_epoch",
         "version",
@@ -150,6 +155,8 @@ class AckState:
         self._changed: dict[int, BitMap] = {}
         self._changed_sets: dict[Position, None] = {}
         self._reset = False
+        self.note = b""
+        self._note_changed = False
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -175,7 +182,7 @@ class AckState:
     @property
     def simple(self) -> bool:
         """True when mark-delete says everything."""
-        return not self._holes and not self._ack_sets
+        return not self._holes and not self._ack_sets and not self.note
 
     def unacknowledged(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of ``entries`` (in log order) that are not wholly acknowledged."""
@@ -342,6 +349,13 @@ class AckState:
         self.partial_bytes = 0
         self._changed.clear()
         self._changed_sets.clear()
+        self.note = b""
+
+    def take_note(self, note: bytes) -> None:
+        """``note`` says all that is to be known up to mark-delete, in the place of any before."""
+        self.note = note
+        self._note_changed = True
+        self.version += 1
 
     # -- mark-delete --------------------------------------------------------------------------
 
@@ -383,7 +397,8 @@ class AckState:
         """The whole state, as a value of its own."""
         assert self._sound(), f"the state after {self.mark_delete} breaks its invariants"
         holes = {ledger: bitmap.copy() for ledger, bitmap in self._holes.items()}
-        return AckImage(self.mark_delete, holes, dict(self._ack_sets), self.reset_epoch)
+        sets = dict(self._ack_sets)
+        return AckImage(self.mark_delete, holes, sets, self.reset_epoch, self.note)
 
     def take_changes(self) -> AckImage | None:
         """What was added since the last call, to be merged into what was stored then; None when
@@ -391,13 +406,14 @@ class AckState:
         changes = None if self._reset else self._changes()
         self._changed = {}
         self._changed_sets = {}
-        self._reset = False
+        self._reset = self._note_changed = False
         return changes
 
     def _changes(self) -> AckImage:
         sets = self._ack_sets
         changed = {p: sets[p] for p in self._changed_sets if p in sets}
-        return AckImage(self.mark_delete, self._changed, changed, self.reset_epoch)
+        note = self.note if self._note_changed else b""
+        return AckImage(self.mark_delete, self._changed, changed, self.reset_epoch, note)
 
     def merge(self, image: AckImage) -> None:
         """Add what ``image`` says is acknowledged: a snapshot or changes, when recovering. One
@@ -410,6 +426,8 @@ class AckState:
         if image.reset_epoch > self.reset_epoch:
             # All that is here was taken back by a reset that nobody told us of.
             self._begin(image.mark_delete, image.reset_epoch)
+        if image.note and image.mark_delete >= self.mark_delete:
+            self.note = image.note
         for ledger_id, bitmap in image.holes.items():
             if self._chain.last_entry(ledger_id) >= 0:
                 self._union(self._holes, ledger_id, bitmap)

@@ -20,6 +20,7 @@ than ten methods (``tests/tidy``):
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 ``CursorLending``  ``cursor.lending``: what is done with a cursor whose subscription another
                    broker serves
+``CursorNote``     ``cursor.noted``: what its reader keeps with a cursor
 ``FollowedCursors``  ``followed.cursors``: cursors over a log that another process owns
 =================  ============================================================================
 
@@ -222,6 +223,22 @@ class CursorLending(Protocol):
         ...
 
 
+class CursorNote(Protocol):
+    """What whoever reads a log by a durable cursor knows of all up to its mark-delete position, as
+    bytes (a megabyte at most): stored with that position, in one."""
+
+    @property
+    def value(self) -> bytes:
+        """Empty: nothing is noted. It may say nothing of entries before the mark-delete position
+        that others have deleted (``LogFront``)."""
+        ...
+
+    def take(self, position: Position, value: bytes) -> None:
+        """Everything up to ``position`` is acknowledged, and ``value`` says what is to be known of
+        it; stored as acknowledgements are. ``value`` is not empty."""
+        ...
+
+
 class Cursor(Protocol):
     """A named, durable place in a log and everything acknowledged after it.
 
@@ -234,6 +251,8 @@ class Cursor(Protocol):
     properties: Mapping[str, str]
     lending: CursorLending | None
     """None where nothing is stored here: a reader's, or one that this process has been lent."""
+    noted: CursorNote | None
+    """None where nothing is stored."""
 
     @property
     def mark_delete(self) -> Position:

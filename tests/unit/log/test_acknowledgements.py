@@ -381,3 +381,26 @@ def test_images_in_parts_are_the_image_in_any_order() -> None:
         for part in (*parts, parts[0]):
             merged.merge(part)
         assert merged.snapshot() == whole
+
+
+def test_a_note_goes_with_its_image_and_with_the_first_change_only() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge_cumulative(Position(3, 1))
+    state.take_note(b"up to one")
+    assert not state.simple
+    first = state.take_changes()
+    state.acknowledge([Position(3, 3)])
+    second = state.take_changes()
+    assert first is not None
+    assert second is not None
+    assert (first.note, second.note) == (b"up to one", b"")
+    for image in (first, second, state.snapshot()):
+        assert decode_image(encode_image(image)) == image
+    recovered = AckState(make_chain(), EARLIEST)
+    for image in (second, first):
+        recovered.merge(image)
+    assert recovered.snapshot() == state.snapshot()
+    with pytest.raises(ProtocolError):
+        decode_image(encode_image(state.snapshot())[:-1])
+    state.reset(Position(3, 0))
+    assert state.note == b""

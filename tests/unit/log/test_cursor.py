@@ -649,3 +649,43 @@ def test_a_defect_in_storing_ends_this_log_and_no_other(
 
     run_virtual(scenario())
     assert reported
+
+
+def test_a_note_and_its_position_survive_a_crash_together() -> None:
+    """What was stored last, or something newer, but never one with the other's position."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG, TINY).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        assert cursor.noted is not None
+        for number, place in enumerate(positions[:40]):
+            cursor.noted.take(place, str(place).encode())
+            if number % 3 == 0:
+                await cursor.wait_stored()
+            if number % 10 == 9:  # without a word
+                process = Process(world)
+                log = await process.store(CONFIG, TINY).open(NAME)
+                cursor = log.cursors.durable()["s"]
+                assert cursor.noted is not None
+                assert cursor.noted.value == str(cursor.mark_delete).encode()
+                assert cursor.mark_delete >= positions[number - number % 3]
+        await log.close()
+        log = await Process(world).store(CONFIG, TINY).open(NAME)
+        cursor = log.cursors.durable()["s"]
+        assert cursor.noted is not None
+        assert cursor.noted.value == str(positions[39]).encode()
+        cursor.acknowledge_cumulative(positions[42])
+        await log.close()
+        log = await Process(world).store(CONFIG, TINY).open(NAME)
+        cursor = log.cursors.durable()["s"]
+        assert cursor.noted is not None
+        assert (cursor.mark_delete, cursor.noted.value) == (
+            positions[42],
+            str(positions[39]).encode(),
+        ), "it stays when others move the cursor on"
+        await log.close()
+
+    run_virtual(scenario())

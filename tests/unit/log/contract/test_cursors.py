@@ -7,7 +7,8 @@ import pytest
 from magnetar.log.seam import WritableLog
 from magnetar.model.errors import CursorNotFoundError
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from tests.unit.log.contract.engines import Engine, each_engine, fill, with_log
+from tests.unit.log.contract.engines import Engine, each_engine, fill, run_with, with_log
+from tests.unit.log.doubles import NAME
 
 
 @each_engine
@@ -104,3 +105,30 @@ def test_a_reset_forgets_what_comes_after_it(engine: Engine) -> None:
         assert cursor.backlog_entries() == 6
 
     with_log(engine, scenario)
+
+
+@each_engine
+def test_a_note_is_found_again_with_the_position_up_to_which_it_speaks(engine: Engine) -> None:
+    async def scenario() -> None:
+        store = engine.stores()
+        source = await store.open(NAME)
+        held = await fill(source, 12)
+        cursor = await source.cursors.open("c", EARLIEST)
+        assert source.cursors.reader("r", EARLIEST).noted is None
+        assert cursor.noted is not None
+        assert cursor.noted.value == b""
+        for place, value in ((held[2], b"two"), (held[6], b"six"), (held[6], b"x" * 100_000)):
+            cursor.noted.take(place, value)
+            await cursor.wait_stored()
+            assert (cursor.mark_delete, cursor.noted.value) == (place, value)
+        await source.close()
+        for value in (b"x" * 100_000, b"more"):
+            source = await store.open(NAME)
+            cursor = source.cursors.durable()["c"]
+            assert cursor.noted is not None
+            assert (cursor.mark_delete, cursor.noted.value) == (held[6], value)
+            cursor.noted.take(held[6], b"more")
+            await source.close()
+        await store.delete(NAME)
+
+    run_with(engine, scenario)
