@@ -414,6 +414,35 @@ class BrokerConfig:
             "least": 0,
         },
     )
+    deduplication: bool = field(
+        default=False,
+        metadata={
+            "meaning": "what a producer sends again is not stored again, where no policy says"
+        },
+    )
+    deduplication_producers_max: int = field(
+        default=10_000,
+        metadata={
+            "meaning": "producers of a topic that deduplication remembers, some 300 bytes each; "
+            "those that stored nothing for the longest time give way",
+            "least": 1,
+        },
+    )
+    deduplication_inactive_ms: int = field(
+        default=21_600_000,
+        metadata={
+            "meaning": "time for which it remembers a producer that is not connected",
+            "least": 1000,
+        },
+    )
+    deduplication_snapshot_entries: int = field(
+        default=1_000,
+        metadata={
+            "meaning": "entries after which it stores what it remembers; as many, or one per "
+            "producer, are read when the topic is opened",
+            "least": 1,
+        },
+    )
     subscription_expiry_ms: int = field(
         default=0,
         metadata={

@@ -80,8 +80,8 @@ WHOLE: Final = (
 NAMESPACE_PARTS: Final = (
     "allowedClusters", "antiAffinity", "autoSubscriptionCreation", "autoTopicCreation",
     "backlogQuota", "backlogQuotaMap", "bookieAffinity", "clearBacklog",
-    "configversion", "deduplication", "deduplicationSnapshotInterval",
-    "dispatchRate", "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
+    "configversion", "deduplicationSnapshotInterval", "dispatchRate",
+    "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
     "entryFilters", "inactiveTopicPolicies",
     "maxConsumersPerSubscription", "maxConsumersPerTopic", "maxProducersPerTopic",
     "maxSubscriptionsPerTopic", "maxTopicsPerNamespace", "maxUnackedMessagesPerConsumer",
@@ -98,7 +98,7 @@ NAMESPACE_PARTS: Final = (
 TOPIC_PARTS: Final = (
     "all_subscription", "analyzeBacklog", "autoSubscriptionCreation", "backlog", "backlogQuota",
     "backlogQuotaMap", "backlogSize", "createMissedPartitions",
-    "deduplication", "deduplicationEnabled", "deduplicationSnapshotInterval",
+    "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "dispatchRate", "entryFilters", "examinemessage",
     "expireMessages", "inactiveTopicPolicies", "internal-info",
     "maxConsumers", "maxConsumersPerSubscription", "maxMessageSize", "maxProducers",

@@ -103,6 +103,8 @@ class PolicyService:
             return policy.log.engine.value
         if field == "compaction_threshold_bytes":
             return policy.compaction_threshold_bytes
+        if field == "deduplication":
+            return policy.deduplicates
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)

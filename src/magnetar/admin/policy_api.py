@@ -26,15 +26,23 @@ Seconds = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 class Policy(NamedTuple):
     """``field`` is one of ``cluster.policies.Policies``, ``part`` the path's last. ``set_by``: at a
-    topic; ``namespace_by``: at a namespace."""
+    topic; ``namespace_by``: at a namespace; ``topic_part``: the path's last at a topic, if it is
+    another one there."""
 
     part: str
     field: str
     what: str
     set_by: str = "POST"
     namespace_by: str = "POST"
+    topic_part: str = ""
 
 
+DEDUPLICATION: Final = Policy(
+    "deduplication",
+    "deduplication",
+    "Whether what a producer sends again is not stored again",
+    topic_part="deduplicationEnabled",
+)
 POLICIES: Final = (
     Policy("retention", "retention", "How much is kept of what every subscription acknowledged"),
     Policy("messageTTL", "message_ttl_s", "After how many seconds messages expire"),
@@ -51,6 +59,7 @@ POLICIES: Final = (
         namespace_by="PUT",
     ),
     Policy("delayedDelivery", "delayed_delivery", "Whether messages may be for later"),
+    DEDUPLICATION,
     Policy(
         "readOnlyBrokers",
         "read_only_brokers",
@@ -126,7 +135,8 @@ def _add_namespace(router: APIRouter, service: PolicyService, policy: Policy) ->
 
 
 def _add_topic(router: APIRouter, service: PolicyService, policy: Policy) -> None:
-    path, field, what = f"{TOPIC}/{policy.part}", policy.field, policy.what
+    part = policy.topic_part or policy.part
+    path, field, what = f"{TOPIC}/{part}", policy.field, policy.what
 
     @router.get(
         path, description=f"{what}; 204: the topic does not say. `applied=true`: what is in force."

@@ -87,6 +87,7 @@ async def topic_stats(
         replication={},
         topic_creation_time_stamp=stored.created_ms,
         last_publish_timestamp=topic.last_published_ms,
+        deduplication_status="Enabled" if topic.policy.deduplicates else "Disabled",
         topic_epoch=topic_epoch,
         owner_broker=owner,
         loaded_at=_time(topic.loaded_at_ms),
@@ -284,6 +285,7 @@ def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> P
         replication={},
         topic_creation_time_stamp=min(filter(None, made_ms), default=0),
         last_publish_timestamp=max((each.last_publish_timestamp for each in views), default=0),
+        deduplication_status=next((each.deduplication_status for each in views), "Disabled"),
         metadata={"partitions": count},
         partitions=dict(partitions),
     )

@@ -3,7 +3,7 @@ is said of how topics are kept and served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -28,6 +28,9 @@ Kept: TypeAlias = Callable[[], Mapping[str, int] | None]
 NO_LIMIT: Final = -1
 READ_ONLY: Final = "readOnlyBrokers"
 THRESHOLD: Final = "compactionThreshold"
+DEDUPLICATION: Final = "deduplication"
+OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled"}
+"""Parts that have another name in a topic's paths."""
 WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
 PARTS: Final = (
     "retention",
@@ -36,6 +39,7 @@ PARTS: Final = (
     "subscriptionExpirationTime",
     THRESHOLD,
     "delayedDelivery",
+    DEDUPLICATION,
     READ_ONLY,
     "engine",
 )
@@ -86,6 +90,12 @@ def _options(command: F) -> F:
                 "--delay-max",
                 metavar="TIME",
                 help="With --delayed: the longest delay; 0: any.  [default: 0]",
+            ),
+            click.option(
+                "--deduplication/--no-deduplication",
+                default=None,
+                help="Whether what a producer sends again, by its name and sequence ids, is not "
+                "stored again.",
             ),
             click.option(
                 "--read-from",
@@ -220,7 +230,8 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
 @url_option
 def remove_namespace(namespace: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of NAMESPACE to the brokers' configuration."""
-    _remove(RestClient(url), namespace_path(namespace), namespace, policies)
+    path = namespace_path(namespace)
+    _remove(RestClient(url), [f"{path}/{part}" for part in policies], namespace, policies)
 
 
 @click.group("policies")
@@ -238,7 +249,8 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
     """Show what TOPIC says."""
     rest, path = RestClient(url), topic_path(topic)
     query = {"applied": "true"} if applied else {}
-    _show({part: rest.get_or_none(f"{path}/{part}", **query) for part in TOPIC_PARTS}, as_json)
+    found = {part: rest.get_or_none(_of_topic(path, part), **query) for part in TOPIC_PARTS}
+    _show(found, as_json)
 
 
 @topic_policies.command("set")
@@ -251,9 +263,9 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
     bodies = _named(_bodies(said, lambda: rest.get_or_none(f"{path}/retention")))
     for part, body in bodies.items():
         if part == "messageTTL":
-            rest.send_post(f"{path}/{part}", messageTTL=body)
+            rest.send_post(_of_topic(path, part), messageTTL=body)
         else:
-            rest.send_post(f"{path}/{part}", body)
+            rest.send_post(_of_topic(path, part), body)
     click.echo(f"set for {topic}: {', '.join(bodies)}")
     if "engine" in bodies:
         click.echo("what there is of the topic stays where it is; partitions that are added obey")
@@ -265,12 +277,17 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
 @url_option
 def remove_topic(topic: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of TOPIC to its namespace."""
-    _remove(RestClient(url), topic_path(topic), topic, policies)
+    path = topic_path(topic)
+    _remove(RestClient(url), [_of_topic(path, part) for part in policies], topic, policies)
 
 
-def _remove(rest: RestClient, path: str, name: str, policies: tuple[str, ...]) -> None:
-    for part in policies:
-        rest.delete(f"{path}/{part}")
+def _of_topic(path: str, part: str) -> str:
+    return f"{path}/{OF_TOPICS.get(part, part)}"
+
+
+def _remove(rest: RestClient, paths: Sequence[str], name: str, policies: tuple[str, ...]) -> None:
+    for path in paths:
+        rest.delete(path)
     click.echo(f"{name} says nothing any more of: {', '.join(policies)}")
 
 
@@ -303,6 +320,8 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         }
     elif said["delay_tick"] is not None or said["delay_max"] is not None:
         raise ConfigError("--delay-tick and --delay-max go with --delayed; name it, too")
+    if said["deduplication"] is not None:
+        found[DEDUPLICATION] = said["deduplication"]
     if said["read_from"]:
         found[READ_ONLY] = rules_body(said["read_from"])
     if said["engine"] is not None:

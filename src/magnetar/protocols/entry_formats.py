@@ -10,7 +10,7 @@ from __future__ import annotations
 from magnetar.model.entry import Description
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.entry_format import EntryFormat, Fingerprint, Published
+from magnetar.topics.entry_format import EntryFormat, Fingerprint, Numbered, Published
 from magnetar.wire.kafka.batches import is_batch
 
 
@@ -38,6 +38,15 @@ class EitherEntryFormat:
 
     def sent(self, payload: memoryview) -> tuple[str, int]:
         return self._of(payload).sent(payload)
+
+    def numbered(self, payload: memoryview) -> Numbered:
+        return self._of(payload).numbered(payload)
+
+    def last_of(
+        self, sequence_id: int, highest_sequence_id: int, payload: memoryview
+    ) -> tuple[int, int, bool]:
+        """Of what a client of Pulsar's sends: nobody else is asked."""
+        return self._pulsar.last_of(sequence_id, highest_sequence_id, payload)
 
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """Of what a client of Pulsar's sends: nobody else is asked for one."""

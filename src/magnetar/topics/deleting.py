@@ -18,6 +18,7 @@ async def delete_records(topic: Topic, offset: int) -> int:
     it begins already; the first offset that is left. Raises as ``log.seam.LogFront``."""
     with topic.held():
         before = {each: each.cursor.backlog_entries() for each in topic.subscriptions.values()}
+        await topic.deduplication.store()  # it could not be read from what is deleted
         left = await topic.log.front.delete_before(offset)
         for each in list(topic.subscriptions.values()):
             each.begin_later()

@@ -35,6 +35,16 @@ class Published(NamedTuple):
     time_ms: int
 
 
+class Numbered(NamedTuple):
+    """The sequence ids of an entry's messages, ``first`` to ``last`` (signed). ``ends``: its
+    messages are whole with it; False: a chunk before the last one of its message."""
+
+    producer: str
+    first: int
+    last: int
+    ends: bool
+
+
 class EntryFormat(Protocol):
     """One protocol's way to store messages in entries."""
 
@@ -56,6 +66,18 @@ class EntryFormat(Protocol):
 
     def sent(self, payload: memoryview) -> tuple[str, int]:
         """The name of the entry's producer, and its sequence id."""
+        ...
+
+    def numbered(self, payload: memoryview) -> Numbered:
+        """What the entry says of its producer and ids. Raises ``ProtocolError`` for what no
+        producer with sequence ids has sent."""
+        ...
+
+    def last_of(
+        self, sequence_id: int, highest_sequence_id: int, payload: memoryview
+    ) -> tuple[int, int, bool]:
+        """The same (first, last, ends) of a send that says those ids (the latter 0: none). Never
+        raises: what cannot be read counts as one message."""
         ...
 
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:

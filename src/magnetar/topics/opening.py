@@ -9,7 +9,7 @@ from magnetar.model.ids import Position
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
-from magnetar.topics.topic import OPEN_TRANSACTIONS
+from magnetar.topics.topic import NO_SUBSCRIPTIONS
 
 NAME_CHARACTERS_MAX = 512
 
@@ -20,7 +20,7 @@ async def open_durable(
     """The durable subscription of that name, made so that ``start`` is read first if there is
     none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader, and for a
     cursor's name that is no subscription's; ``TooManyConnectionsError``."""
-    if name == OPEN_TRANSACTIONS:
+    if name in NO_SUBSCRIPTIONS:
         raise NotAllowedError(f"{name} is not a subscription's name; choose another")
     async with topic.opening(name):
         found = topic.subscriptions.get(name)

@@ -32,6 +32,7 @@ class PoliciesInForce:
             DelayPolicy(tick_ms=config.delayed_delivery_tick_ms),
             config.message_ttl_ms,
             config.subscription_expiry_ms,
+            deduplicates=config.deduplication,
         )
         self._changed: dict[str, None] = {}
         self._news = asyncio.Event()

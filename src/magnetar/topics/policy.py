@@ -22,7 +22,8 @@ class TopicPolicy(NamedTuple):
     """``message_ttl_ms``: age at which what a subscription has not acknowledged expires for it.
     ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never.
     ``reading``: which subscriptions read-only brokers serve. ``compaction_threshold_bytes``: how
-    much that is not compacted has the topic compacted; 0: nothing does."""
+    much that is not compacted has the topic compacted; 0: nothing does. ``deduplicates``: what a
+    producer sends again is not stored again."""
 
     log: LogPolicy
     delays: DelayPolicy
@@ -30,11 +31,12 @@ class TopicPolicy(NamedTuple):
     subscription_expiry_ms: int = 0
     reading: ReadRules = NO_RULES
     compaction_threshold_bytes: int = 0
+    deduplicates: bool = False
 
 
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
-    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes = configured
+    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates = configured
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
     if said.persistence is not None:
@@ -63,7 +65,9 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         )
     if said.compaction_threshold_bytes is not None:
         threshold_bytes = said.compaction_threshold_bytes
-    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading, threshold_bytes)
+    if said.deduplication is not None:
+        deduplicates = said.deduplication
+    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates)
 
 
 def _retention(said: RetentionPolicy) -> Retention:

@@ -2,9 +2,10 @@
 
 Its protocol queues the sends of a received chunk (views of its receive buffer) and then calls
 ``flush``: one ``append`` for all of them, with one answer. Outcomes come back in order, so receipts
-leave in the order of the sends. A send that is refused (``refuse``) takes its place in that order
-too: it is told so after the receipts of all sends before it, because clients match errors with the
-oldest send they still wait for.
+leave in the order of the sends. A send that is not appended takes its place in that order too, be
+it refused (``refuse``) or stored before (``deduplicated_producer``): it is told so after the
+receipts of all sends before it, because clients match what they are told with the oldest send they
+still wait for.
 
 After a refusal that is final and after a failed append the producer takes nothing more: what came
 after must not be stored before what failed is sent again.
@@ -26,6 +27,7 @@ import structlog
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import Position
 from magnetar.topics.access import AccessMode
 from magnetar.topics.resend import Resends
 
@@ -38,6 +40,8 @@ NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 METADATA_BYTES_MAX: Final = 10 << 10
 """What an entry may have above the largest message: its metadata and checksum."""
 
+NOWHERE: Final = Position(-1, -1)
+"""Where a send lies that was stored before: it is not remembered."""
 
 Sequences: TypeAlias = tuple[int, int]
 """The first and the highest sequence id of a send; the latter 0 where the client gave none."""
@@ -118,13 +122,16 @@ class Destination(Protocol):
         ...
 
 
-class _Refused(NamedTuple):
-    """A send that is answered with an error, once ``after`` outcomes are there."""
+class NotAppended(NamedTuple):
+    """A send that is not appended, and answered once ``after`` outcomes are there: with an error,
+    or, if it is None, as stored somewhere before. ``byte_count``: what waits with it, of which the
+    client is told as of an append's (``publish_ended``)."""
 
     after: int
     send: Sequences
-    error: MagnetarError
+    error: MagnetarError | None
     final: bool
+    byte_count: int = 0
 
 
 class SearchFirst(Exception):
@@ -183,7 +190,7 @@ class Producer:
         self._appends = 0
         self._outcomes = 0
         """Of those; they come in order, so two counts are all that must be known of them."""
-        self._refused: deque[_Refused] = deque()
+        self._beside: deque[NotAppended] = deque()
         self._drained: asyncio.Future[None] | None = None
 
     def queue(
@@ -299,8 +306,25 @@ class Producer:
         if final:
             self.closed = True
             self.topic.condemn(self, str(error))
-        self._refused.append(_Refused(self._appends, send, error, final))
+        self.answer_in_turn(NotAppended(self._appends, send, error, final))
+
+    def answer_in_turn(self, answer: NotAppended) -> None:
+        """``answer`` leaves when its turn comes, perhaps at once."""
+        self._beside.append(answer)
         self._release()
+
+    def forget_repeats(self) -> None:
+        """Sends that were to be told that they are stored are told nothing."""
+        self.client.publish_ended(sum(each.byte_count for each in self._beside))
+        self._beside = deque(each for each in self._beside if each.error is not None)
+
+    def left(self) -> None:
+        """Its client is told nothing more, or is gone."""
+
+    @property
+    def last_sequence_id(self) -> int:
+        """What its client is told of earlier incarnations; -1: nothing is known."""
+        return -1
 
     def _answered(
         self,
@@ -330,18 +354,25 @@ class Producer:
         self._outcomes += 1
         assert self._outcomes <= self._appends, "an append was answered twice"
         self.client.publish_ended(byte_count)
-        if self._refused or self.gone or self._drained is not None:
+        if self._beside or self.gone or self._drained is not None:
             self._release()
         if error is not None:
             self.topic.append_failed(error)
 
     def _release(self) -> None:
-        """Tell the refusals whose turn has come; end ``wait_drained`` when all is answered."""
-        refused = self._refused
-        while refused and refused[0].after <= self._outcomes:
-            refusal = refused.popleft()
-            if not self.gone:
-                self.client.refused(refusal.send, refusal.error, refusal.final)
+        """Answer what stands beside and whose turn has come; end ``wait_drained`` when all is
+        answered."""
+        beside = self._beside
+        while beside and beside[0].after <= self._outcomes:
+            _, send, error, final, byte_count = beside.popleft()
+            if byte_count:
+                self.client.publish_ended(byte_count)
+            if self.gone:
+                continue
+            if error is None:
+                self.client.stored((send,), *NOWHERE)
+            else:
+                self.client.refused(send, error, final)
         if self.pending:
             return
         if self._drained is not None and not self._drained.done():
@@ -352,7 +383,7 @@ class Producer:
     @property
     def pending(self) -> bool:
         """Sends of it have no outcome yet."""
-        return self._outcomes < self._appends or bool(self._refused)
+        return self._outcomes < self._appends or bool(self._beside)
 
     async def wait_drained(self) -> None:
         """Wait until every send so far has its outcome; takes no more from now on."""

@@ -37,6 +37,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import Position
+from magnetar.topics.deduplicating import DeduplicationLimits, TopicDeduplication
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
@@ -75,6 +76,11 @@ class Topics:
     ) -> None:
         self._config = config
         self._limits = limits_of(config)
+        self._deduplication = DeduplicationLimits(
+            config.deduplication_producers_max,
+            config.deduplication_inactive_ms,
+            config.deduplication_snapshot_entries,
+        )
         self._store = store
         self._control = control
         self._scope = scope
@@ -280,6 +286,7 @@ class Topics:
             self._format,
             self._frames,
             policy,
+            TopicDeduplication(source, self._format, self._deduplication, self._now_ms),
             self._now_ms,
             self._retire,
             self._unloading.touch,

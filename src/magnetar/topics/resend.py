@@ -27,7 +27,8 @@ forgotten after a while (``KEEP_S``) or when all topics together keep too much (
 reads in slices, so that others have their turns in between.
 
 This needs no stored state of its own and holds across crashes: the log is the only record. Full
-deduplication by sequence id, for producers that restart, is a policy of its own and not this.
+deduplication by sequence id, for producers that restart, is a policy and not this
+(``deduplicating``).
 
 Why: docs/adr/0060-repeats-after-a-reconnection.md.
 """

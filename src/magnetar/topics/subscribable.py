@@ -129,6 +129,9 @@ class SubscribableTopic:
             for subscription in self.subscriptions.values():
                 subscription.set_delays(policy.delays)
 
+    def look(self) -> None:
+        """Some time has passed."""
+
     # -- reading ------------------------------------------------------------------------------
 
     async def last_delivered(self) -> Position:

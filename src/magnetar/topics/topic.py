@@ -10,6 +10,9 @@ Rules:
   an application should hear of a full disk, not wait for its time-outs.
 * A log that was fenced or closed ends the topic, also one that has consumers only: they would get
   nothing more, and what they acknowledge would be lost. The registry loads it again.
+* Where messages are deduplicated an append that fails ends the topic here, too: what of it is
+  stored is certain when the log is opened again, and not before. Turning that on or off sends
+  producers away, and is done when none of their sends is under way.
 * A producer that sent what can never be accepted is condemned: clients resend the same bytes after
   every reconnection, so the same incarnation is told to stop for good (fenced) when it comes back.
 """
@@ -40,6 +43,7 @@ from magnetar.model.ids import Position
 from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
 from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.deduplicating import DEDUPLICATION, TopicDeduplication
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.followers import Follower, Followers
 from magnetar.topics.intake import TopicIntake
@@ -60,6 +64,8 @@ CONDEMNED_MAX: Final = 1024
 OPEN_TRANSACTIONS: Final = "__open-transactions"
 """The cursor that stays before the oldest transaction of Kafka's clients that has no outcome: no
 subscription, though it is durable (``protocols.kafka.partition_transactions``)."""
+NO_SUBSCRIPTIONS: Final = (OPEN_TRANSACTIONS, DEDUPLICATION)
+"""Durable cursors that are none."""
 
 
 class Topic(SubscribableTopic):
@@ -77,6 +83,7 @@ class Topic(SubscribableTopic):
         entry_format: EntryFormat,
         kept: KeptFrames,
         policy: TopicPolicy,
+        deduplication: TopicDeduplication,
         now_ms: Callable[[], int],
         on_closed: Callable[[Topic], None],
         on_released: Callable[[Topic], None],
@@ -103,6 +110,7 @@ class Topic(SubscribableTopic):
         """What producers that come back may send again (``resend``)."""
         self.intake = TopicIntake(str(name), source, entry_format, self.entries_confirmed)
         """What queries write beside the topic, on its way in."""
+        self.deduplication = deduplication
         self.followers = Followers(source, self._scope)
         """Read-only brokers, which serve subscriptions of it."""
         self._on_closed = on_closed
@@ -115,7 +123,7 @@ class Topic(SubscribableTopic):
         self._condemned: dict[str, str] = {}
         self._leaving: dict[str, Producer] = {}
         for cursor in source.cursors.durable().values():
-            if cursor.name == OPEN_TRANSACTIONS:
+            if cursor.name in NO_SUBSCRIPTIONS:
                 continue
             self.subscriptions[cursor.name] = self._subscription(cursor)
         self._watch_while_subscribed()
@@ -149,6 +157,53 @@ class Topic(SubscribableTopic):
         if policy.log != self.policy.log:
             self.log.set_policy(policy.log)
         super().set_policy(policy)
+        if self.producers or self.deduplication.left:  # else the next producer sees to it
+            self._change_deduplication()
+
+    def _change_deduplication(self) -> None:
+        if not self.deduplication.settled(self.policy.deduplicates):
+            self._scope.spawn(self._settle_later(), "deduplication")
+
+    async def _settle_later(self) -> None:
+        """What fails is tried again by the next producer, and by the next look."""
+        try:
+            async with self.lock:
+                await self.settle_deduplication()
+        except MagnetarError as error:
+            log.warning("deduplication not changed", topic=str(self.name), error=str(error))
+
+    async def settle_deduplication(self) -> None:
+        """Messages are deduplicated, or are not, as the policy says. To be called under ``lock``.
+        Raises as ``TopicDeduplication.begin`` and ``end``."""
+        deduplication = self.deduplication
+        if self.closed or deduplication.settled(self.policy.deduplicates):
+            return
+        self.disconnect_producers()
+        for producer in list(self._leaving.values()):
+            await producer.wait_drained()
+        if self.closed:
+            return
+        await (deduplication.begin() if self.policy.deduplicates else deduplication.end())
+
+    async def drained(self, name: str) -> None:
+        """Wait until no send of a producer of that name that is gone is under way."""
+        before = self._leaving.get(name)
+        if before is not None:
+            await before.wait_drained()
+
+    def look(self) -> None:
+        """Some time has passed."""
+        if self.deduplication.on:
+            self._cover()
+            self.deduplication.forget(self.producers)
+        if self.deduplication.left:
+            self._change_deduplication()
+
+    def _cover(self) -> None:
+        """Deduplication stores what it remembers. Where no send is under way that speaks of the
+        whole log: also of what others than its producers have appended since."""
+        sending = (*self.producers.values(), *self._leaving.values())
+        self.deduplication.snapshot(whole=not any(each.pending for each in sending))
 
     @property
     def expires_later(self) -> bool:
@@ -202,7 +257,7 @@ class Topic(SubscribableTopic):
         """An append failed; see the module's text. Called once per append that fails."""
         if self.closed:
             return
-        if isinstance(error, LogClosedError):
+        if isinstance(error, LogClosedError) or self.deduplication.on:
             self.fail(error)
             return
         if self._loop.time() >= self._cool_until:
@@ -296,6 +351,7 @@ class Topic(SubscribableTopic):
         producer.closed = producer.gone = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+            producer.left()
             if producer.pending:
                 self._leaving[producer.name] = producer
         for waiter, turn in self.waiting:
@@ -316,9 +372,7 @@ class Topic(SubscribableTopic):
 
     async def find_resends(self, name: str) -> Resends:
         """What an earlier incarnation of the producer stored, also by an append that failed."""
-        before = self._leaving.get(name)
-        if before is not None:
-            await before.wait_drained()
+        await self.drained(name)
         await self.frames.catch_up()  # mostly all that is to be known: see there
         return Resends(self.frames, name)
 
@@ -391,6 +445,8 @@ class Topic(SubscribableTopic):
     async def close(self) -> None:
         """Send everybody away, close the log, end the topic's tasks."""
         self.disconnect()
+        if self.deduplication.on:
+            self._cover()
         try:
             await self.log.close()
         except MagnetarError as error:

@@ -11,6 +11,7 @@ Rules:
 * A subscription that had no consumer for longer than it may is deleted, with its backlog. The time
   counts from when the topic was opened here, at the earliest: it may live longer than it should,
   never shorter.
+* Deduplication stores what it remembers (``deduplicating``).
 * What a policy has compacted is (``compact`` decides).
 * All are looked for every ``broker.expiry_check_interval_ms``. What cannot be done now is left for
   the next look.
@@ -113,6 +114,7 @@ class PolicyUpkeep:
             if not await self._apply(topic):
                 continue
             self._compact(topic)
+            topic.look()
             try:
                 await self._expire(topic)
             except MagnetarError as error:

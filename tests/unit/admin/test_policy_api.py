@@ -33,7 +33,9 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("part", "body"), [*BODIES, ("subscriptionExpirationTime", 90)])
+@pytest.mark.parametrize(
+    ("part", "body"), [*BODIES, ("subscriptionExpirationTime", 90), ("deduplication", True)]
+)
 def test_a_namespaces_policy_is_set_shown_and_removed(part: str, body: object) -> None:
     async def scenario(p: Platform) -> None:
         path = f"{N}/{part}"
@@ -80,6 +82,27 @@ def test_a_topics_policy_counts_before_its_namespaces(part: str, body: object) -
     serve(scenario)
 
 
+def test_deduplication_has_another_name_at_a_topic() -> None:
+    """As in Pulsar."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        path = f"{P}/t/deduplicationEnabled"
+        assert (await p.client.get(f"{path}?applied=true")).json() is False
+        assert await p.status("POST", f"{N}/deduplication", json=True) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() is True
+        assert await p.status("GET", path) == 204
+        assert await p.status("POST", path, json=False) == 204
+        assert (await p.client.get(path)).json() is False
+        assert (await p.client.get(f"{path}?applied=true")).json() is False
+        assert (await p.client.get(f"{P}/t/stats")).json()["deduplicationStatus"] == "Disabled"
+        assert await p.status("DELETE", path) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() is True
+        assert (await p.reason("POST", path, json="yes"))[0] == 412
+
+    serve(scenario)
+
+
 def test_what_is_configured_is_what_is_applied() -> None:
     async def scenario(p: Platform) -> None:
         await p.client.put(f"{P}/t")
@@ -115,7 +138,7 @@ def test_what_is_configured_is_what_is_applied() -> None:
         (f"{P}/t/all_subscription/expireMessages/-1", {}, 400, "greater than or equal to 0"),
         (f"{P}/t/subscription/s/expireMessages/1", {}, 404, "no subscription s"),
         (f"{P}/t/subscriptionExpirationTime", {"json": 1}, 404, "nothing at"),
-        (f"{N}/deduplication", {"json": True}, 501, "deduplication"),
+        (f"{N}/deduplicationSnapshotInterval", {"json": 9}, 501, "deduplicationSnapshotInterval"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -45,7 +45,7 @@ def test_a_namespaces_policies_are_set_shown_and_removed(command: Command) -> No
         "namespaces", "policies", "set", DEFAULT, "--retention-time", "7d", "--message-ttl", "90s",
         "--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2",
         "--subscription-expiration", "30d", "--delayed", "--delay-max", "1h",
-        "--compaction-threshold", "100MiB",
+        "--compaction-threshold", "100MiB", "--deduplication",
     )  # fmt: skip
     assert status == 0
     assert "retention, messageTTL, compactionThreshold, persistence, delayedDelivery" in out
@@ -53,6 +53,7 @@ def test_a_namespaces_policies_are_set_shown_and_removed(command: Command) -> No
     assert found["retention"] == {"retentionTimeInMinutes": 10_080, "retentionSizeInMB": -1}
     assert found["messageTTL"] == 90
     assert found["compactionThreshold"] == 100 << 20
+    assert found["deduplication"] is True
     assert found["persistence"]["bookkeeperAckQuorum"] == 2
     assert found["subscriptionExpirationTime"] == 43_200
     assert found["delayedDelivery"] == {

@@ -44,6 +44,7 @@ SAID = {
     "schema_compatibility_strategy": "FORWARD",
     "schema_validation_enforced": True,
     "compaction_threshold": 100 << 30,
+    "deduplicationEnabled": False,
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -57,6 +58,7 @@ MEANT = Policies(
     SchemaStrategy.FORWARD,
     True,
     compaction_threshold_bytes=100 << 30,
+    deduplication=False,
 )
 
 
@@ -85,6 +87,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.schema_strategy,
         MEANT.schema_validation_enforced,
         MEANT.compaction_threshold_bytes,
+        MEANT.deduplication,
     )
     assert Policies().over(MEANT) == MEANT
 

@@ -15,6 +15,7 @@ them, in the namespace's node and in a topic's:
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
+| ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
 """
@@ -176,6 +177,7 @@ class Policies:
     schema_strategy: SchemaStrategy | None = None
     schema_validation_enforced: bool | None = None
     compaction_threshold_bytes: int | None = None
+    deduplication: bool | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -240,6 +242,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "schema_strategy": ("schema_compatibility_strategy", decode_strategy),
     "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
     "compaction_threshold_bytes": ("compaction_threshold", decode_threshold),
+    "deduplication": ("deduplicationEnabled", decode_flag),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

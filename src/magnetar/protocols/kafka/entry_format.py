@@ -9,7 +9,7 @@ from __future__ import annotations
 from magnetar.model.entry import Description, TransactionPart
 from magnetar.model.errors import ProtocolError
 from magnetar.model.key_hash import NONE_KEY, key_hash
-from magnetar.topics.entry_format import Fingerprint, Published
+from magnetar.topics.entry_format import Fingerprint, Numbered, Published
 from magnetar.wire.kafka.batches import (
     CONTROL,
     TRANSACTIONAL,
@@ -46,6 +46,15 @@ class KafkaEntryFormat:
     def sent(self, payload: memoryview) -> tuple[str, int]:
         header = read_batch_header(payload)
         return f"kafka-{header.producer_id}", header.base_sequence
+
+    def numbered(self, payload: memoryview) -> Numbered:
+        raise ProtocolError("a record batch: its sequences are held by ``log.sequences``")
+
+    def last_of(
+        self, sequence_id: int, highest_sequence_id: int, payload: memoryview
+    ) -> tuple[int, int, bool]:
+        """As ``numbered`` says, nobody asks for it."""
+        return sequence_id, sequence_id, True
 
     def fingerprint(self, sequence_id: int, payload: memoryview) -> Fingerprint | None:
         """Repeats of Kafka's producers are found by their sequences (``producer_states``)."""

@@ -20,6 +20,7 @@ from magnetar.protocols.pulsar.handlers.schemas import producer_version
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.deduplicated_producer import DeduplicatedProducer
 from magnetar.topics.opening import open_durable
 from magnetar.topics.producer import Producer
 from magnetar.topics.topic import Topic
@@ -64,12 +65,20 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
 async def _open_on(
     session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
 ) -> None:
-    services = session.services
     # Before anything else is made for a producer that may be refused by it.
     schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
         await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
-    producer = Producer(
+    producer = _make(session, topic, request, properties)
+    await _admit(ProducerAdmission(session, topic, producer, request, schema_version))
+
+
+def _make(
+    session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
+) -> Producer:
+    """As the policy says at the moment; ``_prepare`` holds it against what it says then."""
+    services = session.services
+    about = (
         SessionProducer(session, request.producer_id),
         topic,
         request.producer_id,
@@ -81,7 +90,9 @@ async def _open_on(
         properties,
         session.client_version,
     )
-    await _admit(ProducerAdmission(session, topic, producer, request, schema_version))
+    if topic.policy.deduplicates:
+        return DeduplicatedProducer(*about, topic.deduplication)
+    return Producer(*about)
 
 
 async def _admit(admission: ProducerAdmission) -> None:
@@ -112,6 +123,7 @@ def _comes_back(request: CommandProducer) -> bool:
 async def _admit_once(admission: ProducerAdmission) -> None:
     session, topic, producer, request, _ = admission
     async with topic.lock:
+        await topic.settle_deduplication()
         if producer.mode is not AccessMode.SHARED and topic.epoch is None:
             # Not for each topic that is opened: few ever have such a producer.
             topic.epoch = await session.services.control.counters.topic_epoch(topic.name)
@@ -131,7 +143,22 @@ async def _admit_once(admission: ProducerAdmission) -> None:
             topic.fence_producers()
         if verdict is not Verdict.CONNECT:
             topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
+        await _prepare(topic, producer)
         _connect(admission)
+
+
+async def _prepare(topic: Topic, producer: Producer) -> None:
+    """A producer whose messages are deduplicated knows what is stored of it. Raises
+    ``ServiceNotReadyError`` if the policy is another one by now."""
+    deduplicated = isinstance(producer, DeduplicatedProducer)
+    if deduplicated is not topic.deduplication.on:
+        raise ServiceNotReadyError(
+            f"topic {topic.name} begins or ends to deduplicate messages; look it up again"
+        )
+    if isinstance(producer, DeduplicatedProducer):
+        await topic.drained(producer.name)
+        if topic.deduplication.on:  # else it is closed by now
+            producer.mark = topic.deduplication.mark(producer.name)
 
 
 def _connect(admission: ProducerAdmission) -> None:
@@ -177,6 +204,7 @@ async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -
             topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
             if producer.gone:
                 return  # closed meanwhile
+            await _prepare(topic, producer)
             # first in line until it is connected, so that nobody else has a turn meanwhile
             topic.waiting = [item for item in topic.waiting if item[0] is not producer]
             _connect(admission)
@@ -198,7 +226,7 @@ def _tell_success(
     reply = answer.producer_success
     reply.request_id = request.request_id
     reply.producer_name = producer.name
-    reply.last_sequence_id = -1
+    reply.last_sequence_id = producer.last_sequence_id
     # Set even if empty: Java's client reads the version without asking whether it is there, and
     # drops the connection, with everybody on it, when it is not.
     reply.schema_version = schema_version
