@@ -155,7 +155,8 @@ def encode_topic_id(topic_id: uuid.UUID) -> bytes:
 
 def decode_topic_id(data: bytes, path: Path) -> uuid.UUID:
     """Raises ``MetadataFormatError``, which names ``path``."""
-    fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if ": " in line)
+    text = data.decode("utf-8", "replace")
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != _VERSION or "topic_id" not in fields:
         raise MetadataFormatError(f"{path} names no topic id of version {_VERSION}")
     try:

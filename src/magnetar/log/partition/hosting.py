@@ -224,10 +224,14 @@ class HostedReplica:
     # -- taking part --------------------------------------------------------------------------
 
     async def learnt(self, stored: VersionedState) -> bool:
-        """The store holds ``stored``. True if the part or its epoch is another one now."""
+        """The store holds ``stored``. True if the part or its epoch is another one now. Raises
+        ``LogError``: the disk failed, and this replica ends."""
         try:
             async with self._changing:
                 changed = await self._learn(stored)
+        except OSError as error:
+            self.fail(error)
+            raise LogError(f"{self.name} cannot store that its part is another: {error}") from error
         finally:
             self._begin_soon()  # appends waited; also if this was given up half way
         self.advanced()

@@ -169,15 +169,15 @@ class LocalLog:
         ``CorruptBatchError``: nothing is appended then. Raises ``OSError``."""
         view = _whole_part(memoryview(data))
         batches: list[Stored] = []
-        end = self.log_end
+        end, epoch = self.log_end, self.epochs.last
         for at, header in whole_batches(view, checked=True):
-            if header.base_offset < end or header.leader_epoch < self.epochs.last:
+            if header.base_offset < end or header.leader_epoch < epoch:
                 raise CorruptBatchError(
                     f"{self.folder.name}: the leader sent offset {header.base_offset} of epoch "
-                    f"{header.leader_epoch} where {end} of {self.epochs.last} or later comes next"
+                    f"{header.leader_epoch} where {end} of {epoch} or later comes next"
                 )
             batches.append(Stored(header, (view[at : at + header.byte_count],)))
-            end = header.next_offset
+            end, epoch = header.next_offset, header.leader_epoch
         if not batches:
             return None
         began = [self._began(batch.header) for batch in batches]
@@ -222,24 +222,17 @@ class LocalLog:
             return
         self.segments[-1].append(batches, through=through)
         for batch in batches:
-            self._learn(self.segments[-1], batch.header, batch.parts[-1])
+            self._learn(batch.header, batch.parts[-1])
         if through:
             self.synced_end = self.log_end
 
-    def _learn(self, segment: Segment, header: BatchHead, rest: Buffer) -> None:
-        """A batch is in ``segment``; ``rest`` are its bytes, from the magic on at least."""
+    def _learn(self, header: BatchHead, rest: Buffer) -> None:
+        """A batch is in the log; ``rest`` are its bytes, from the magic on at least. Nothing is
+        written: what fails here would leave those behind it unknown."""
         marker = read_marker(header, rest) if header.control else None
         aborted = self.producers.appended(header, marker)
         if aborted is not None and aborted not in self.aborted:
             self.aborted.append(aborted)
-            self._disk_append(segment.path(TRANSACTIONS), encode_aborted([aborted]))
-
-    def _disk_append(self, path: Path, data: bytes) -> None:
-        file = self._disk.open(path, create=True)
-        try:
-            file.pwritev([data], self._disk.size(path))
-        finally:
-            file.close()
 
     def store_epochs(self) -> None:
         """They have changed: this replica leads now, or does not any more. Raises ``OSError``."""
@@ -269,8 +262,16 @@ class LocalLog:
         replace_file(self._disk, self.folder / LEADER_EPOCHS, encode_epochs(self.epochs.starts))
 
     def _write_snapshot(self, offset: int) -> None:
+        self._write_aborted()  # first: whoever finds the snapshot does not read the markers again
         path = self.folder / file_name(offset, SNAPSHOT)
         replace_file(self._disk, path, encode_snapshot(self.producers.producers))
+
+    def _write_aborted(self) -> None:
+        """Those whose markers are in the active segment, durably."""
+        active = self.segments[-1]
+        found = [each for each in self.aborted if each.last_offset >= active.base_offset]
+        if found:
+            replace_file(self._disk, active.path(TRANSACTIONS), encode_aborted(found))
 
     def close(self) -> None:
         """In order: whoever opens it next has nothing to recover. Raises ``OSError``."""
@@ -349,6 +350,8 @@ class LocalLog:
         self.epochs.truncate(self.log_end)
         self._write_epochs()
         self._forget_after(self.log_end)
+        if self.log_end < self.log_start:  # all that is left was deleted
+            self.restart_at(self.log_end, now_ms)
         return cut
 
     def restart_at(self, offset: int, now_ms: int) -> int:
@@ -375,13 +378,21 @@ class LocalLog:
         """From the latest snapshot that can be read, and the batches after it."""
         self.aborted = []
         for segment in self.segments:
-            data = read_file(self._disk, segment.path(TRANSACTIONS))
-            found = decode_aborted(data or b"")
-            self.aborted += [each for each in found if each.last_offset < self.log_end]
+            self.aborted += self._aborted_of(segment)
         self.producers = self._snapshot()
         for segment in self.segments:
             if segment.next_offset > self.producers.end_offset:
                 self._replay(segment)
+
+    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
+        """As its file says. What that has of markers that were cut goes: other batches will be
+        there."""
+        path = segment.path(TRANSACTIONS)
+        found = decode_aborted(read_file(self._disk, path) or b"")
+        kept = [each for each in found if each.last_offset < self.log_end]
+        if len(kept) < len(found):
+            replace_file(self._disk, path, encode_aborted(kept))
+        return kept
 
     def _snapshot(self) -> ProducerStates:
         offsets = sorted(
@@ -406,25 +417,27 @@ class LocalLog:
             if header.base_offset < self.producers.end_offset:
                 continue
             data = segment.file.pread(header.byte_count, position) if header.control else b""
-            self._learn(segment, header, data)
+            self._learn(header, data)
 
     # -- what is not kept ---------------------------------------------------------------------
 
     def delete_records(self, offset: int) -> None:
         """What is before ``offset`` is gone for readers; its files go when no part of one is left.
-        The caller knows that it is committed. Raises ``OffsetOutOfRangeError``."""
+        The caller knows that it is committed, and calls ``drop_deleted``. Raises
+        ``OffsetOutOfRangeError``."""
         if not self.log_start <= offset <= self.log_end:
             raise OffsetOutOfRangeError(
                 f"{self.folder.name}: records can be deleted up to {self.log_end}, not {offset}"
             )
         self.log_start, self.first_base = offset, self._base_at(offset)
         self.epochs.trim(self.first_base)
-        self._write_epochs()
 
     def drop_deleted(self) -> None:
         """Segments in which everything was deleted go. Raises ``OSError``."""
-        sealed = self.segments[:-1]
-        self.delete_segments(sum(each.next_offset <= self.first_base for each in sealed))
+        gone = sum(each.next_offset <= self.first_base for each in self.segments[:-1])
+        # Files go before anything is written: a full disk is what records are deleted for.
+        if not self.delete_segments(gone):
+            self._write_epochs()
 
     def delete_segments(self, count: int) -> int:
         """The first ``count`` segments go, never the last one; how many bytes. Raises
@@ -445,9 +458,15 @@ class LocalLog:
 
     def let_go(self, kept: Kept, *, committed_end: int, now_ms: int) -> int:
         """What is not kept any longer goes; how many bytes. Raises ``OSError``."""
+        # Sealed ones first: on a full disk they make room for what sealing another one writes.
+        freed = self._let_sealed_go(kept, committed_end, now_ms)
         active = self._age(self.segments[-1])
         if outlived(active, kept, committed_end=committed_end, now_ms=now_ms):
             self.roll(self.log_end, now_ms)
+            freed += self._let_sealed_go(kept, committed_end, now_ms)
+        return freed
+
+    def _let_sealed_go(self, kept: Kept, committed_end: int, now_ms: int) -> int:
         count = deletable(
             [self._age(segment) for segment in self.segments[:-1]],
             kept,

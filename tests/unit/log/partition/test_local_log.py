@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
+from magnetar.log.partition.local_log import LocalLog
 from magnetar.model.errors import (
     CorruptBatchError,
     MessageTooLargeError,
@@ -252,3 +253,79 @@ def test_records_in_the_middle_of_a_batch_are_deleted(tmp_path: Path) -> None:
     again.delete_records(again.log_end)
     again.drop_deleted()
     assert (len(again.segments), again.first_base) == (1, again.log_end)
+
+
+def test_a_follower_takes_no_older_epoch_behind_a_newer_one(tmp_path: Path) -> None:
+    """Recovery would cut there, and with it what was acknowledged behind it."""
+    log, _ = opened(tmp_path / "t-0")
+    answer = batch([b"x"], offset=0, epoch=5) + batch([b"y"], offset=1, epoch=3)
+    with pytest.raises(CorruptBatchError, match="of epoch 3 where 1 of 5 or later comes next"):
+        log.append_as_follower(answer, NOW_MS)
+    assert (log.log_end, log.epochs.last) == (0, -1)
+
+
+@pytest.mark.parametrize("end", [3, 13, 14])
+def test_a_log_that_is_cut_before_its_start_begins_where_it_ends(tmp_path: Path, end: int) -> None:
+    """By a leader that was elected uncleanly, and lacks what was deleted here."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    log.append_as_leader(batch([b"v"] * 12), 0, NOW_MS)
+    log.append_as_leader(batch([b"v"] * 5), 0, NOW_MS)
+    log.delete_records(15)  # in the middle of the second batch
+    log.drop_deleted()
+    log.truncate(end, NOW_MS)
+    assert log.log_end <= end
+    assert log.log_start == log.first_base == log.synced_end == log.log_end
+    assert log.append_as_follower(batch([b"x"], offset=log.log_end, epoch=1), NOW_MS) is not None
+    assert read_all(log, log.log_start) == [log.log_start]
+    log.close()
+
+
+def aborted_of(log: LocalLog) -> list[tuple[int, int, int]]:
+    return [(each.producer_id, each.first_offset, each.last_offset) for each in log.aborted]
+
+
+def test_an_abort_that_was_cut_is_not_there_again(tmp_path: Path) -> None:
+    """Else what is written at its offsets afterwards counts as aborted."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+
+    def send(sequence: int, epoch: int = 0) -> None:
+        data = batch([b"v"], producer=(1, 0, sequence), attributes=0x10)
+        log.append_as_leader(data, epoch, NOW_MS)
+
+    for sequence in range(4):
+        send(sequence)
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    log.close()
+    log, _ = opened(folder, clean=True)
+    assert aborted_of(log) == [(1, 0, 4)]
+    log.truncate(1, NOW_MS)
+    log.append_as_leader(marker(1, 0, commits=False), 1, NOW_MS)
+    for sequence in range(1, 6):
+        send(sequence, epoch=1)
+    log.append_as_leader(marker(1, 0, commits=True), 1, NOW_MS)
+    for known in ({}, {"clean": True}):
+        log.close()
+        log, _ = opened(folder, **known)
+        assert log.log_end == 8
+        assert aborted_of(log) == [(1, 0, 1)]
+    log.close()
+
+
+def test_what_a_snapshot_counts_is_in_the_index_of_aborted_transactions(tmp_path: Path) -> None:
+    """Markers before a snapshot are not read again."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    log.append_as_leader(batch([b"v"], producer=(1, 0, 0), attributes=0x10), 0, NOW_MS)
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    (folder / f"{0:020d}.txnindex").write_bytes(b"\0" * 20)  # torn, as by an older version
+    log.roll(log.log_end, NOW_MS)
+    log.append_as_leader(batch([b"v"], producer=(2, 0, 0), attributes=0x10), 0, NOW_MS)
+    log.append_as_leader(marker(2, 0, commits=False), 0, NOW_MS)
+    log.roll(log.log_end, NOW_MS)
+    log.abandon()
+    assert [len((folder / f"{base:020d}.txnindex").read_bytes()) for base in (0, 2)] == [34, 34]
+    found, _ = opened(folder, recovery_point=4)
+    assert aborted_of(found) == [(1, 0, 1), (2, 2, 3)]
+    found.close()

@@ -48,6 +48,8 @@ def test_what_was_closed_in_order_has_nothing_to_recover(tmp_path: Path) -> None
     metadata = (tmp_path / "b-12" / "partition.metadata").read_bytes()
     assert metadata == b"version: 0\ntopic_id: ASNFZ4mrze_-3LqYdlQyEA"
     assert decode_topic_id(metadata, tmp_path) == TOPIC_ID
+    with pytest.raises(MetadataFormatError, match="names no topic id"):
+        decode_topic_id(b"\xff" + metadata, tmp_path)
 
     again = opened(tmp_path, lineages)
     assert again.clean

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.log.partition.group_append import FULL
 from magnetar.log.partition.hosting import HostedReplica
 from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.model.errors import LogError, OffsetOutOfRangeError
@@ -33,6 +34,8 @@ class PartitionFront:
         self._places = places
         self._require_open = require_open
         self._trimmed = trimmed
+        self._stored = 0
+        """The log begins there or later, also after a crash."""
 
     @property
     def offset(self) -> int:
@@ -46,19 +49,25 @@ class PartitionFront:
         wanted = end if offset == EVERYTHING else offset
         if not 0 <= wanted <= end:
             raise OffsetOutOfRangeError(f"{name}: records can be deleted up to {end}, not {offset}")
-        if wanted <= source.log_start:
-            return source.log_start
 
         def job() -> None:
             source.delete_records(max(wanted, source.log_start))  # another may have been quicker
             source.drop_deleted()
 
         try:
-            await self._hosted.run(job)
-            self._trimmed()
-            # Before it is answered: what is gone is not there again after a crash.
-            await self._hosted.store_start()
+            if wanted > source.log_start:
+                await self._hosted.run(job)
+                self._trimmed()
+            start = source.log_start
+            # Before it is answered: what is gone is not there again after a crash. Also if another
+            # has deleted it, whose write is under way, or has failed.
+            if start > self._stored:
+                await self._hosted.store_start()
+                self._stored = max(self._stored, start)
         except OSError as error:
-            self._hosted.fail(error)
+            if error.errno in FULL:  # whoever asks again has it written
+                self._trimmed()
+            else:
+                self._hosted.fail(error)
             raise LogError(f"records of {name} are not deleted: {error}") from error
-        return source.log_start
+        return start

@@ -30,7 +30,7 @@ import structlog
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.ack_store import AckStore
 from magnetar.log.partition.batch_header import read_header
-from magnetar.log.partition.group_append import Outcome
+from magnetar.log.partition.group_append import FULL, Outcome
 from magnetar.log.partition.hosting import HostedReplica
 from magnetar.log.partition.limits import Kept
 from magnetar.log.partition.local_log import Appended
@@ -458,8 +458,10 @@ class PartitionLog:
         try:
             await self._hosted.run(lambda: source.let_go(kept, committed_end=end, now_ms=now_ms))
         except OSError as error:
-            self._hosted.fail(error)
-            return
+            if error.errno not in FULL:
+                self._hosted.fail(error)
+                return
+            log.warning("trimming is not finished", log=self.name, error=str(error))
         finally:
             self._trimming = False
         self._trimmed()

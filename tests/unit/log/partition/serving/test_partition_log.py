@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -10,8 +11,11 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.store import policy_of
+from magnetar.log.partition.checkpoint_files import LOG_STARTS, Partition, decode_offsets
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
+from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.log_directory import LogDirectory
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore
 from magnetar.log.partition.serving import partition_log
@@ -401,3 +405,88 @@ def test_an_unsafe_policy_acknowledges_before_the_sync_and_goes_on_after_a_kill(
 
     setting.run(before, closing=False)
     setting.run(after)
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+def test_a_full_disk_ends_no_log_whose_records_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what they are deleted for. Whoever asks again is answered when it is durable."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        assert isinstance(source, PartitionLog)
+        await append(source, [b"%d" % i for i in range(60)], Content([1] * 60, [1] * 60))
+        host = setting.parts.host
+        assert host is not None
+        directory = host.directory
+        (kept,) = directory.logs.values()
+        before = len(kept.segments)
+        with monkeypatch.context() as patched:
+            patched.setattr(kept, "_write_epochs", full)
+            patched.setattr(directory, "checkpoint", full)
+            for _ in range(2):
+                with pytest.raises(LogError, match="are not deleted"):
+                    await source.front.delete_before(40)
+            source.set_policy(replace(POLICY, retention=Retention(0, 0)))
+            while source._trimming:
+                await asyncio.wait(list(source.scope._tasks.running))
+        assert source.lost is None
+        assert len(kept.segments) < before, "room is made first"
+        assert await source.front.delete_before(40) >= 40
+        assert read_offsets(directory) == {partition_of(NAME): source.front.offset}
+        await append(source, [b"more"])
+        await source.close()
+
+    setting.run(scenario)
+
+
+def read_offsets(directory: LogDirectory) -> dict[Partition, int]:
+    path = directory.path / LOG_STARTS
+    return decode_offsets(path.read_bytes(), path)
+
+
+def test_two_who_delete_the_same_records_are_both_answered_when_it_is_durable() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"x"] * 30, Content([1] * 30, [1] * 30))
+        host = setting.parts.host
+        assert host is not None
+        (hosted,) = host.replicas.values()
+        store_start, storing = hosted.store_start, asyncio.Event()
+
+        def store() -> Awaitable[None]:
+            storing.set()
+            return store_start()
+
+        hosted.store_start = store
+        first = asyncio.create_task(source.front.delete_before(20))
+        await storing.wait()
+        assert await source.front.delete_before(20) == 20
+        assert read_offsets(host.directory) == {partition_of(NAME): 20}
+        assert await first == 20
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_a_part_that_cannot_be_stored_is_an_error_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not one of the disk, which nobody who opens a log awaits; and the replica is opened anew."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalLog, "store_epochs", full)
+            with pytest.raises(LogError, match="no space"):
+                await setting.store().open(NAME)
+        source = await setting.store().open(NAME)
+        await append(source, [b"x"])
+        await source.close()
+
+    setting.run(scenario)
