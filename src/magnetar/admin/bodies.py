@@ -8,6 +8,7 @@ enumerations' "undefined"); those ask for nothing and pass.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -51,16 +52,29 @@ class NotServedError(BrokerError):
 
 async def read_json(request: Request) -> object:
     """The body; None if it is empty. Any content type will do: clients have several of their
-    own for JSON. Raises ``BadBodyError``."""
+    own for JSON. Raises ``BadBodyError``, also for what could be stored and not be shown again:
+    numbers that are none (NaN), and halves of UTF-16's pairs."""
     body = await request.body()
     if not body.strip():
         return None
     try:
-        return json.loads(body)
+        said: object = json.loads(body, parse_float=_finite, parse_constant=_finite)
+        json.dumps(said, ensure_ascii=False).encode()
+        return said
+    except UnicodeEncodeError as error:
+        lone = ord(error.object[error.start])
+        raise BadBodyError(f"body: a text has \\u{lone:04x}, which is no character") from error
     except ValueError as error:
         raise BadBodyError(f"body: not JSON: {error}") from error
     except RecursionError:
         raise BadBodyError("body: JSON that is nested too deeply") from None
+
+
+def _finite(number: str) -> float:
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(f"{number[:40]} is no number that can be kept")
+    return found
 
 
 def partition_count(body: object) -> int:

@@ -93,7 +93,8 @@ def install(app: FastAPI) -> None:
 
 
 def reason(status: int, text: str) -> JSONResponse:
-    return JSONResponse({"reason": text}, status_code=status)
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    return JSONResponse({"reason": shown}, status_code=status)
 
 
 async def answer(request: Request, error: Exception) -> JSONResponse:

@@ -129,7 +129,14 @@ def layout_of(namespace: str, policies: Mapping[str, Any]) -> Layout:
         boundaries = said.get("boundaries") or ()
         cut = tuple(int(each, 16) for each in boundaries)
         cut = cut or even_boundaries(int(said["numBundles"]))
-    except (AttributeError, KeyError, TypeError, ValueError, NotAllowedError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        NotAllowedError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise _no_layout(namespace, said) from error
     if len(cut) < 2 or cut[0] != 0 or cut[-1] != LAST or list(cut) != sorted(set(cut)):
         raise _no_layout(namespace, said)

@@ -26,7 +26,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from magnetar.cluster.policies.policy_values import as_flag, as_number, as_object, no_more
+from magnetar.cluster.policies.policy_values import (
+    NUMBER_MAX,
+    as_flag,
+    as_number,
+    as_object,
+    no_more,
+)
 from magnetar.cluster.policies.read_rules import ReadRules
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
@@ -82,8 +88,12 @@ class PersistencePolicy:
                 "bookkeeperAckQuorum"
             )
         rate = said.pop("managedLedgerMaxMarkDeleteRate", None) or 0.0
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-            raise InvalidPolicyError(f"managedLedgerMaxMarkDeleteRate: {rate!r} is no number")
+        number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if not number or not -1 <= rate <= NUMBER_MAX:
+            raise InvalidPolicyError(
+                f"managedLedgerMaxMarkDeleteRate: {str(rate)[:80]!r} cannot be used; accepted: a "
+                f"number from -1 to {NUMBER_MAX}"
+            )
         storage = said.pop("managedLedgerStorageClassName", None)
         if storage not in (None, "bookkeeper"):
             raise InvalidPolicyError(f"managedLedgerStorageClassName: {storage!r} is not there")

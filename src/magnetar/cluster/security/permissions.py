@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from magnetar.cluster.policies.policy_values import as_list, as_object, as_text
 from magnetar.cluster.security.principals import ROLE_CHARACTERS_MAX
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import InvalidPolicyError
 
 AUTH_POLICIES: Final = "auth_policies"
@@ -112,12 +113,15 @@ def admin_roles(about: Mapping[str, Any]) -> list[str]:
 
 
 def decode_auth_policies(value: object) -> dict[str, object]:
-    """Of a namespace's body. Raises ``InvalidPolicyError``."""
+    """Of a namespace's body. Raises ``InvalidPolicyError``, and as ``parse_topic``."""
     said = as_object(AUTH_POLICIES, value)
     made: dict[str, object] = {OF_NAMESPACE: _decode_granted(said.get(OF_NAMESPACE) or {})}
     topics = as_object(OF_TOPICS, said.get(OF_TOPICS) or {})
     if topics:
-        made[OF_TOPICS] = {str(name): _decode_granted(each) for name, each in topics.items()}
+        made[OF_TOPICS] = {
+            str(parse_topic(name).partitioned): _decode_granted(each)
+            for name, each in topics.items()
+        }
     return made
 
 

@@ -23,7 +23,12 @@ from magnetar.cluster.security.permissions import (
 from magnetar.cluster.security.principals import Principal
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import SecurityConfig
-from magnetar.model.errors import AuthorizationError, InvalidPolicyError, TopicNotFoundError
+from magnetar.model.errors import (
+    AuthorizationError,
+    InvalidPolicyError,
+    InvalidTopicNameError,
+    TopicNotFoundError,
+)
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.cluster.security.files import write_secret
 
@@ -145,8 +150,13 @@ def test_nodes_that_others_wrote_permit_nothing_by_accident() -> None:
 def test_bodies_are_held_to_what_can_be_granted() -> None:
     assert decode_actions(["produce", "consume", "produce"]) == ["consume", "produce"]
     assert decode_roles(["b", "a", "a"]) == ["a", "b"]
-    whole = {"namespace_auth": {"a": ["produce"]}, "destination_auth": {"t": {"b": ["consume"]}}}
+    topic, about = "persistent://public/default/t", {"b": ["consume"]}
+    whole = {"namespace_auth": {"a": ["produce"]}, "destination_auth": {topic: about}}
     assert decode_auth_policies(whole) == whole
+    short = {**whole, "destination_auth": {"t-partition-1": about}}
+    assert decode_auth_policies(short) == whole, "as topics are asked for"
+    with pytest.raises(InvalidTopicNameError):
+        decode_auth_policies({"destination_auth": {"a/b": about}})
     for bad in ([], ["all"], "produce", [1], {"produce": 1}):
         with pytest.raises(InvalidPolicyError):
             decode_actions(bad)
