@@ -496,6 +496,24 @@ def test_lists_of_transactions_have_those_of_the_clients_namespaces(tmp_path: Pa
     run_secured(tmp_path, scenario)
 
 
+def test_a_transactions_topics_are_told_to_who_may_see_them(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        carol, root = await prepared(world), await world.known(ROOT)
+        begun = await root.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest("x", 60_000))
+        parts = [TopicPartitions(each, [0]) for each in (T, OTHER)]
+        number = begun.producer_id, begun.producer_epoch
+        added = AddPartitionsToTxnRequest("x", *number, parts)
+        answer = await root.ask(ApiKey.ADD_PARTITIONS_TO_TXN, added)
+        assert errors(answer) == {T: 0, OTHER: 0}
+        await world.grant("carol", "produce")
+        for peer, told in ((root, {T, OTHER}), (carol, {T})):
+            asked = DescribeTransactionsRequest(["x"])
+            (said,) = (await peer.ask(ApiKey.DESCRIBE_TRANSACTIONS, asked)).transactions
+            assert {each.name for each in said.topics} == told
+
+    run_secured(tmp_path, scenario)
+
+
 def test_what_concerns_the_cluster_is_for_super_users(tmp_path: Path) -> None:
     async def scenario(world: SecuredWorld) -> None:
         carol, root = await prepared(world), await world.known(ROOT)

@@ -19,11 +19,14 @@ from magnetar.config import SecurityConfig
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.model.errors import MagnetarError
+from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.handlers import authentication
 from magnetar.protocols.pulsar.handlers.permits import PERMITS
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.identity import ANSWER_S
+from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
+from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -315,6 +318,57 @@ def test_jobs_that_have_ledgers_deleted_need_more_than_to_consume(tmp_path: Path
             request.log_question.compaction.holder = "job"
             told = await peer.ask(command)
             assert (told.error.error == ServerError.AUTHORIZATION) is refused
+
+    run(scenario)
+
+
+def test_jobs_need_it_also_while_their_consumer_is_sent_elsewhere(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await Secured(tmp_path).start()
+        await world.grant("alice", "consume")
+        for role, refused in (("alice", True), ("root", False)):
+            peer = world.role(role)
+            await peer.next()
+            subscribe = subscription()
+            assert (await peer.ask(subscribe)).type == BaseCommand.SUCCESS
+            found = peer.session.consumers.pop(1)
+            found.leave()
+            peer.session.leaving[1] = Leaving(
+                found.topic, subscribe.subscribe, Kind.SHARED, EARLIEST, "pulsar://there:6650"
+            )
+            command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+            request = command.getLastMessageId
+            request.consumer_id = request.request_id = 1
+            assert (await peer.ask(command)).type == BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE
+            request.log_question.compaction.holder = "job"
+            told = await peer.ask(command)
+            assert (told.error.error == ServerError.AUTHORIZATION) is refused
+            if refused:
+                request.log_question.Clear()
+                request.log_question.table.where = "s3://a/b"
+                told = await peer.ask(command)
+                assert told.error.error == ServerError.AUTHORIZATION
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("field", ["original_principal", "original_auth_data"])
+def test_nobody_looks_up_for_another(tmp_path: Path, field: str) -> None:
+    async def scenario() -> None:
+        world = await Secured(tmp_path).start()
+        peer = world.role("root")
+        await peer.next()
+        lookup = BaseCommand(type=BaseCommand.LOOKUP)
+        partitions = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+        for command, request, reply in (
+            (lookup, lookup.lookupTopic, "lookupTopicResponse"),
+            (partitions, partitions.partitionMetadata, "partitionMetadataResponse"),
+        ):
+            request.topic, request.request_id = TOPIC, 1
+            assert not getattr(await peer.ask(command), reply).message
+            setattr(request, field, "bob")
+            told = getattr(await peer.ask(command), reply)
+            assert told.error == ServerError.AUTHORIZATION
 
     run(scenario)
 

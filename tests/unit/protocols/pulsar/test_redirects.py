@@ -19,7 +19,7 @@ from magnetar.topics.opening import open_durable
 from magnetar.topics.steering import LOOK_S, ReadSteering
 from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.commands import COMMAND_NAMES
+from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.unit.protocols.pulsar.harness import (
     ANNOUNCEMENTS,
@@ -253,6 +253,26 @@ def test_more_than_a_question_keeps_it_here_for_now() -> None:
         assert names == ["CLOSE_CONSUMER", "SUCCESS"], "as every seek is answered"
         assert world.topic().subscription("s").cursor.backlog_entries() == 2
         assert await sent_to(peer) == URL
+
+    steered(scenario)
+
+
+def test_questions_side_by_side_keep_one_consumer() -> None:
+    async def scenario(world: World, double: Double) -> None:
+        peer = world.peer(version=CPP)
+        await peer.subscribe(kind=SHARED)
+        peer.flow(10)
+        await peer.heard()
+        stats = BaseCommand(type=BaseCommand.CONSUMER_STATS)
+        stats.consumerStats.consumer_id, stats.consumerStats.request_id = 1, 9
+        async with world.topic().subscription("s").lock:
+            peer.feed(encode_command(stats) * 3)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert (await kinds(peer)).count("CONSUMER_STATS_RESPONSE") == 3
+        assert len(world.topic().subscription("s").consumers) == 1
+        peer.lose()
+        assert world.topic().subscription("s").consumers == []
 
     steered(scenario)
 

@@ -336,6 +336,8 @@ async def describe_transactions(
         request.transactional_ids, session.grants.transactional_id
     )
     answer = await handler(session, head, request)
+    for said in answer.transactions:  # of the topics: those that the client may see, as in Kafka
+        said.topics, _ = await sorted_out(session, Action.LOOKUP, said.topics)
     answer.transactions += [DescribedTransaction(NO_TRANSACTION, each) for each in refused]
     return answer
 

@@ -17,7 +17,11 @@ from magnetar.cluster.security.permissions import Action
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import AuthorizationError, IncompatibleSchemaError
 from magnetar.protocols.pulsar.session import Session
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandLookupTopic,
+    CommandPartitionedTopicMetadata,
+)
 
 Permit: TypeAlias = Callable[[Session, Access, BaseCommand], Awaitable[None]]
 """Raises ``AuthorizationError``, and what ``Access.check`` raises."""
@@ -28,11 +32,19 @@ async def _check(session: Session, access: Access, action: Action, of: TopicName
     await access.check(session.identity.principal, action, of)
 
 
+def _check_for_itself(request: CommandLookupTopic | CommandPartitionedTopicMetadata) -> None:
+    """What a proxy asks for its client would be answered by what the proxy may do."""
+    if request.original_principal or request.original_auth_data:
+        raise AuthorizationError("a request for another client: proxies are not served")
+
+
 async def _look_up(session: Session, access: Access, command: BaseCommand) -> None:
+    _check_for_itself(command.lookupTopic)
     await _check(session, access, Action.LOOKUP, parse_topic(command.lookupTopic.topic))
 
 
 async def _partitions(session: Session, access: Access, command: BaseCommand) -> None:
+    _check_for_itself(command.partitionMetadata)
     await _check(session, access, Action.LOOKUP, parse_topic(command.partitionMetadata.topic))
 
 
@@ -68,9 +80,10 @@ async def _subscribe(session: Session, access: Access, command: BaseCommand) -> 
 
 async def _last_message_id(session: Session, access: Access, command: BaseCommand) -> None:
     """What a job tells of a topic's table, and of compaction, has ledgers deleted."""
-    request = command.getLastMessageId
+    request, number = command.getLastMessageId, command.getLastMessageId.consumer_id
     question = request.log_question
-    found = session.consumers.get(request.consumer_id)
+    # One that is on its way to another broker is answered, too.
+    found = session.leaving.get(number) or session.consumers.get(number)
     if found is not None and (question.HasField("table") or question.HasField("compaction")):
         await _check(session, access, Action.ADMIN, found.topic.name)
 

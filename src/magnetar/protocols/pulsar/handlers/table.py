@@ -102,5 +102,6 @@ def make_table() -> Table:
             BaseCommand.UNSUBSCRIBE: ("consumer", "unsubscribe", "consumer_id"),
             BaseCommand.SEEK: ("consumer", "seek", "consumer_id"),
             BaseCommand.GET_LAST_MESSAGE_ID: ("consumer", "getLastMessageId", "consumer_id"),
+            BaseCommand.CONSUMER_STATS: ("consumer", "consumerStats", "consumer_id"),
         },
     )
