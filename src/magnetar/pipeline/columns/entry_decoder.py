@@ -10,9 +10,8 @@ Errors: ``ProtocolError`` that names ledger and entry; ``ConfigError`` if a libr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow as pa
 from magnetar.model.errors import ProtocolError
 from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.columns.arrow_columns import ArrowColumns, EntryIds
+from magnetar.pipeline.columns.chunked_messages import ChunkedMessages, EarlierChunks
 from magnetar.pipeline.columns.conditions import Conditions
 from magnetar.pipeline.columns.entry_columns import TIME_MS_MAX, EntryTables, read_entries
 from magnetar.pipeline.columns.kafka_batches import as_pulsar
@@ -28,9 +28,8 @@ from magnetar.pipeline.columns.plain_rows import PlainRows, message_of_chunks, p
 from magnetar.pipeline.columns.protobuf_columns import ABSENT, Flags, Ints
 from magnetar.pipeline.columns.row_filter import RowFilter
 from magnetar.pipeline.places import UNBATCHED, Place
-from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import read_header
-from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata, parse_metadata
+from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
 from magnetar.wire.pulsar.schemas import VERSION_BYTES, decode_version
 
 BATCH_BYTES = 1 << 20
@@ -49,9 +48,6 @@ RUN_BYTES_MAX = 8 << 20
 """Of uncompressed data that is decoded at once, if it is more than one entry's."""
 
 UNNUMBERED = -1
-
-EarlierChunks: TypeAlias = Callable[[StoredEntry, EntryMetadata], Sequence[Buffer]]
-"""The chunks that came before this one, in order; empty if they are not there any more."""
 
 
 def decode_entries(
@@ -99,9 +95,7 @@ class EntryDecoder:
         self._arrow = ArrowColumns(columns, topic)
         self._topic = topic
         self._start, self._end = start, end
-        self._earlier = earlier
-        self._chunks = ChunkAssembler()
-        self._begun: set[str] = set()  # messages some of whose chunks have come
+        self._chunks = ChunkedMessages(earlier)
 
     def decode(
         self, entries: Sequence[StoredEntry], offsets: Sequence[int]
@@ -172,7 +166,7 @@ class EntryDecoder:
         meta = entry_metadata(entry.payload)
         raw, _ = parse_metadata(entry.payload)
         if meta.num_chunks > 1:
-            value = self._with_chunk(entry, meta)
+            value = self._chunks.value(entry, meta)
             if value is None:
                 return None
             rows = message_of_chunks(raw, value)
@@ -200,17 +194,6 @@ class EntryDecoder:
         first = self._start.batch_index if here == self._start[:2] else 0
         stop = self._end.batch_index if here == self._end[:2] else None
         return rows if first == 0 and stop is None else within(rows, first, stop)
-
-    def _with_chunk(self, entry: StoredEntry, meta: EntryMetadata) -> Buffer | None:
-        """The whole message's value if this was its last chunk."""
-        if meta.chunk_id > 0 and meta.chunk_uuid not in self._begun:
-            for payload in self._earlier(entry, meta):
-                self._chunks.add(payload, entry_metadata(payload))
-        self._begun.add(meta.chunk_uuid)
-        whole = self._chunks.add(entry.payload, meta)
-        if meta.chunk_id == meta.num_chunks - 1:
-            self._begun.discard(meta.chunk_uuid)
-        return None if whole is None else whole[1]
 
 
 class _Block:

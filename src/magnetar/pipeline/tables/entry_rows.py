@@ -26,7 +26,7 @@ Why batches of Kafka's are kept whole: docs/adr/0152-kafkas-batches-lie-beside-t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ from magnetar.pipeline.columns.arrow_columns import (
     checked_text,
     gather,
 )
+from magnetar.pipeline.columns.chunked_messages import ChunkedMessages, EarlierChunks
 from magnetar.pipeline.columns.entry_columns import (
     TIME_MS_MAX,
     EntryTable,
@@ -56,9 +57,8 @@ from magnetar.pipeline.columns.protobuf_columns import ABSENT, Flags, Spans
 from magnetar.pipeline.tables.unpacking import UNPACKED_BYTES_MAX, unpacked
 from magnetar.tables.columns import raw_fields, side_schema
 from magnetar.tables.layout import WHY
-from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import read_header
-from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata, parse_metadata
+from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata, parse_metadata
 from magnetar.wire.pulsar.schemas import VERSION_BYTES, decode_version
 
 DECODED: Final = (
@@ -70,8 +70,6 @@ WHOLE: Final = -1
 """The ``batch_index`` of an entry that is kept whole."""
 
 OF_KAFKA: Final = "a record batch of Kafka's, as Kafka's consumers get it; its messages are rows"
-
-EarlierChunks = Callable[[StoredEntry, EntryMetadata], Sequence[Buffer]]
 
 
 class Rows(NamedTuple):
@@ -118,9 +116,7 @@ class EntryRows:
         self._arrow = ArrowColumns(DECODED, topic)
         self._fields = pa.schema(raw_fields())
         self._partition = self._arrow.partition
-        self._earlier = earlier
-        self._chunks = ChunkAssembler()
-        self._begun: set[str] = set()
+        self._chunks = ChunkedMessages(earlier)
         self._last_offset = ABSENT  # of the entry before
 
     def rows(self, entries: Sequence[Entry]) -> Rows:
@@ -267,7 +263,8 @@ class EntryRows:
     def _readable(self, entry: Entry, meta: EntryMetadata) -> pa.RecordBatch | None:
         raw, _ = parse_metadata(entry.payload)
         if meta.num_chunks > 1:
-            value = self._with_chunk(entry, meta)
+            stored = StoredEntry(entry.ledger_id, entry.entry_id, entry.payload, 1)
+            value = self._chunks.value(stored, meta)
             if value is None:
                 return None
             rows = message_of_chunks(raw, value)
@@ -283,18 +280,6 @@ class EntryRows:
             pa.array([_signed(meta.sequence_id)] * count, pa.int64()),
             pa.nulls(count, pa.binary()),
         )
-
-    def _with_chunk(self, entry: Entry, meta: EntryMetadata) -> Buffer | None:
-        """The whole message's value if this was its last chunk."""
-        if meta.chunk_id > 0 and meta.chunk_uuid not in self._begun:
-            stored = StoredEntry(entry.ledger_id, entry.entry_id, entry.payload, 1)
-            for payload in self._earlier(stored, meta):
-                self._chunks.add(payload, entry_metadata(payload))
-        self._begun.add(meta.chunk_uuid)
-        whole = self._chunks.add(entry.payload, meta)
-        if meta.chunk_id == meta.num_chunks - 1:
-            self._begun.discard(meta.chunk_uuid)
-        return None if whole is None else whole[1]
 
     def _side_rows(self, entries: Sequence[Entry], why: str) -> pa.RecordBatch:
         """Entries as they are stored."""

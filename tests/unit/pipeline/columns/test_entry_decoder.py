@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from magnetar.model.errors import ConfigError, ProtocolError
 from magnetar.pipeline.brokers.topic_reader import StoredEntry
-from magnetar.pipeline.columns import batch_records
+from magnetar.pipeline.columns import batch_records, chunked_messages
 from magnetar.pipeline.columns.arrow_columns import EntryIds, offsets_of
 from magnetar.pipeline.columns.entry_columns import EntryTables
 from magnetar.pipeline.columns.entry_decoder import EntryDecoder, _Block, decode_entries
@@ -22,6 +22,7 @@ from magnetar.pipeline.places import Place
 from magnetar.wire.kafka.batches import CONTROL, TRANSACTIONAL
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
+from magnetar.wire.pulsar.batches import ChunkAssembler
 from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, entry_metadata
@@ -223,6 +224,48 @@ def test_chunks_before_the_range_are_asked_for() -> None:
     rows = [row for found in decoder.decode(entries[2:], [-1, -1]) for row in found.to_pylist()]
     assert rows == [{"value": b"0123456789"}]
     assert asked == [(2, "one", 2)]
+
+
+def test_no_message_is_lost_when_many_come_in_chunks_at_once() -> None:
+    """Few of them are held at a time: the first chunks of others are looked for again."""
+    parts = [chunks(Message(b"%02d" % n * 10), 3, f"m{n}") for n in range(12)]
+    entries = stored([parts[n][i] for i in range(3) for n in range(12)])
+    asked = []
+
+    def earlier(entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer]:
+        asked.append(meta.chunk_uuid)
+        return [parts[int(meta.chunk_uuid[1:])][i] for i in range(meta.chunk_id)]
+
+    decoder = EntryDecoder(["value"], TOPIC, START, END, earlier)
+    rows = [row for found in decoder.decode(entries, [-1] * 36) for row in found.to_pylist()]
+    assert rows == [{"value": b"%02d" % n * 10} for n in range(12)]
+    assert len(asked) == len(set(asked)) > 0
+
+
+def test_a_message_whose_first_chunks_are_gone_is_reported_once() -> None:
+    parts = chunks(Message(b"0123456789"), 4, "one")
+    asked = []
+
+    def earlier(entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer]:
+        asked.append(meta.chunk_id)
+        return ()
+
+    for there in (parts[1:], [parts[0], *parts[2:]]):
+        decoder = EntryDecoder(["value"], TOPIC, START, END, earlier)
+        assert [row for found in decoder.decode(stored(there), [-1] * 3) for row in found] == []
+    assert asked == [1, 3]
+
+
+def test_a_message_in_chunks_that_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = chunks(Message(bytes(100)), 2, "one")
+    monkeypatch.setattr(chunked_messages, "ChunkAssembler", lambda: ChunkAssembler(10, 60))
+
+    def earlier(entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer]:
+        return parts[:1]
+
+    decoder = EntryDecoder(["value"], TOPIC, START, END, earlier)
+    with pytest.raises(ProtocolError, match="cannot be put together: it is too large"):
+        list(decoder.decode(stored(parts), [-1] * 2))
 
 
 def test_frames_of_the_official_clients() -> None:
