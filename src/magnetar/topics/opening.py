@@ -19,7 +19,8 @@ async def open_durable(
 ) -> Subscription:
     """The durable subscription of that name, made so that ``start`` is read first if there is
     none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader, and for a
-    cursor's name that is no subscription's; ``TooManyConnectionsError``."""
+    name that cannot be, or is another cursor's; ``TooManyConnectionsError``."""
+    _check_name(name)
     if name in NO_SUBSCRIPTIONS:
         raise NotAllowedError(f"{name} is not a subscription's name; choose another")
     async with topic.opening(name):
@@ -39,10 +40,7 @@ async def open_subscription(
 ) -> Subscription:
     """The subscription of that name; one that is new reads ``start`` first. Raises
     ``NotAllowedError`` for a name that cannot be, and if there is one of the other kind."""
-    if not name or len(name) > NAME_CHARACTERS_MAX:
-        raise NotAllowedError(
-            f"a subscription's name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}"
-        )
+    _check_name(name)
     found = topic.subscriptions.get(name)
     if found is not None:
         _check_durable(topic, found, durable)
@@ -57,6 +55,14 @@ async def open_subscription(
         _check_durable(topic, found, durable)
         return found
     return topic.add_subscription(topic.cursors.reader(name, start))
+
+
+def _check_name(name: str) -> None:
+    """Whoever makes it: one that is longer could be stored, and no consumer could come to it."""
+    if not name or len(name) > NAME_CHARACTERS_MAX:
+        raise NotAllowedError(
+            f"a subscription's name has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}"
+        )
 
 
 def _check_durable(topic: SubscribableTopic, found: Subscription, durable: bool) -> None:

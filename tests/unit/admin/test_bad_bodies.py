@@ -1,5 +1,5 @@
-"""Bodies that could be stored and not be shown again, or not be answered in JSON: all are refused,
-and nothing of them is kept."""
+"""Bodies and names that could be stored and then not be shown, not be answered in JSON, or not be
+used by anybody: all are refused, and nothing of them is kept."""
 
 from __future__ import annotations
 
@@ -74,5 +74,16 @@ def test_a_topics_permission_of_a_namespaces_body_counts_by_its_full_name() -> N
         assert await p.status("PUT", "/admin/v2/namespaces/public/new", json=body) == 204
         path = "/admin/v2/persistent/public/new/t/permissions"
         assert (await p.client.get(path)).json() == {"r": ["produce"]}
+
+    serve(scenario)
+
+
+def test_a_subscription_that_no_consumer_could_come_to_is_refused() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        status, why = await p.reason("PUT", f"{P}/t/subscription/{'x' * 513}")
+        assert (status, "512 characters" in why) == (409, True)
+        assert await p.status("PUT", f"{P}/t/subscription/{'x' * 512}") == 204
+        assert (await p.client.get(f"{P}/t/subscriptions")).json() == ["x" * 512]
 
     serve(scenario)

@@ -24,6 +24,8 @@ from magnetar.model.errors import ConfigError
 SECRET_BYTES_LEAST: Final = 32
 """RFC 7518, 3.2: a key for HS256 has 256 bits or more."""
 TOKEN_CHARACTERS_MAX: Final = 16 << 10
+SECONDS_MAX: Final = 2**53
+"""Since 1970: of a time that a token may name."""
 SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 CURVES: Final[Mapping[str, str]] = {
@@ -99,6 +101,8 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refusal(f"the token's {name} is no number")
+    if not abs(value) <= SECONDS_MAX:  # nor is one that is compared with nothing (NaN)
+        raise refusal(f"the token's {name} is no time")
     return float(value)
 
 
