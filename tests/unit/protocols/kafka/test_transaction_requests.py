@@ -66,7 +66,7 @@ class TransactionalPeer:
         found = await self.peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, asked)
         return ErrorCode(found.topics[0].partitions[0].error_code)
 
-    async def produce(self, value: int) -> ErrorCode:
+    async def produce(self, value: int, name: str | None = NAME) -> ErrorCode:
         records = batch(
             1,
             value,
@@ -76,7 +76,7 @@ class TransactionalPeer:
             attributes=TRANSACTIONAL,
         )
         asked = producing(records)
-        asked.transactional_id = NAME
+        asked.transactional_id = name
         found = outcome(await self.peer.ask(ApiKey.PRODUCE, asked))
         if not found.error_code:
             self._sequence += 1
@@ -166,6 +166,17 @@ def test_a_log_without_transactions_is_not_read_for_them() -> None:
         await peer.ask(ApiKey.PRODUCE, producing(batch(3)))
         assert values(await committed_part(peer, 0)) == [b"0", b"1", b"2"]
         assert CURSOR not in world.log().cursors.durable()
+
+    run(scenario)
+
+
+def test_a_batch_of_a_transaction_needs_its_name_each_time() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(0)
+        assert await producer.produce(1, name=None) is ErrorCode.INVALID_TXN_STATE
+        assert await producer.produce(1) is ErrorCode.NONE
+        assert await producer.end(commits=True) is ErrorCode.NONE
 
     run(scenario)
 

@@ -93,8 +93,9 @@ def _idempotent(records: Any) -> BatchHeader | None:
     return header if header.producer_id >= 0 else None
 
 
-def _unknown(partition: Partition, records: Any) -> bool:
-    """Whether something must be found out before the batch can be taken or refused."""
+def _unknown(partition: Partition, records: Any, named: bool) -> bool:
+    """Whether something must be found out before the batch can be taken or refused. ``named``: the
+    request says a transactional id; without one no batch is part of a transaction."""
     header = _idempotent(records)
     if header is None:
         return False
@@ -103,21 +104,21 @@ def _unknown(partition: Partition, records: Any) -> bool:
     if not header.attributes & TRANSACTIONAL:
         return False
     transactions = partition.transactions
-    return not (transactions.there and transactions.writers.takes(header))
+    return not (named and transactions.there and transactions.writers.takes(header))
 
 
 def produce_now(
     session: KafkaSession, head: RequestHead, request: ProduceRequest, answer: Callable[[Any], None]
 ) -> bool:
     """``session.KafkaHandlers``."""
-    ready = session.services.ready
+    ready, named = session.services.ready, request.transactional_id is not None
     found: list[Partition] = []
     for topic in request.topics:
         for part in topic.partitions:
             partition = ready(topic.name, part.index)
             if partition is None:
                 return False
-            if _unknown(partition, part.records):
+            if _unknown(partition, part.records, named):
                 return False
             found.append(partition)
     _append(session, request, answer, found)
