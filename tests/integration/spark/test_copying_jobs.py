@@ -99,7 +99,9 @@ def test_dead_letters_go_back_to_where_they_came_from(
     assert properties.pop("REDRIVEN_FROM").startswith(f"persistent://public/default/{letters} ")
     assert properties == {"reason": "timeout"}, "what is about the letter is left out"
 
-    dead_letters(client, letters, [("e5", origin(one, reason="timeout"))])
+    once_more = {**back.properties(), **origin(one), "reason": "timeout"}
+    assert "REDRIVEN_FROM" in once_more, "it was a dead letter before"
+    dead_letters(client, letters, [("e5", once_more)])
     again = run(REDRIVE, chosen, JobContext(spark))
     assert (again.read, again.redriven) == (1, 1)
     assert values(client, one) == ["a1", "e5"], "each once, over two runs"

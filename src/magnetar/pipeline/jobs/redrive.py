@@ -190,7 +190,9 @@ def _messages(letters: DataFrame) -> DataFrame:
     """As the sink takes them."""
     from pyspark.sql import functions as f
 
-    others = f.map_filter("properties", lambda name, value: ~name.isin(*ABOUT_THE_LETTER))
+    # One that was redriven before says so still, and a map has each key once.
+    taken = (*ABOUT_THE_LETTER, REDRIVEN_FROM)
+    others = f.map_filter("properties", lambda name, value: ~name.isin(*taken))
     ids = f.col("message_id")
     place: Any = f.concat_ws(":", ids["ledger_id"], ids["entry_id"], ids["batch_index"])
     about = f.create_map(f.lit(REDRIVEN_FROM), f.concat_ws(" ", f.col("topic"), place))

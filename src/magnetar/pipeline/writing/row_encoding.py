@@ -217,6 +217,12 @@ def _times_ms(column: pa.Array) -> list[int | None] | None:
     if column.null_count == len(column):
         return None
     micros: list[int | None] = column.cast(pa.int64()).to_pylist()
+    early = next((each for each in micros if each is not None and each < 0), None)
+    if early is not None:
+        raise ConfigError(
+            f"an event_time is {-early} microseconds before 1970, and a message has none so early; "
+            "write it as null, or as a property"
+        )
     return [None if each is None else each // 1000 for each in micros]
 
 
@@ -239,6 +245,8 @@ def _properties(batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
 
 
 def _texts(headers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    if any(header["key"] is None for header in headers):
+        raise ConfigError("a header's key is null; a message has names for its properties")
     try:
         return {header["key"]: (header["value"] or b"").decode() for header in headers}
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from magnetar.model.errors import BrokerError
+from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.writing.row_encoding import Encoded, Encoding, RowEncoder, java_hash
 from magnetar.wire.pulsar.batches import iterate_messages
 from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
@@ -122,3 +122,12 @@ def test_by_key_an_entry_holds_one_key() -> None:
 )
 def test_the_hash_is_javas(key: str, expected: int) -> None:
     assert java_hash(key) == expected
+
+
+def test_times_and_names_that_no_message_has_are_refused_by_name() -> None:
+    early = pa.array([0, None, -1], pa.timestamp("us", "UTC"))
+    with pytest.raises(ConfigError, match="an event_time is 1 microseconds before 1970"):
+        encode(encoder(), value=[b"a", b"b", b"c"], event_time=early)
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    with pytest.raises(ConfigError, match="a header's key is null"):
+        encode(encoder(), value=[b"a"], headers=pa.array([[{"key": None, "value": b""}]], headers))
