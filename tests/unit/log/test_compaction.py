@@ -21,7 +21,7 @@ from magnetar.model.errors import LogFencedError, MagnetarError, NotAllowedError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
 from magnetar.topics.compacting import compact
-from tests.unit.log.doubles import NAME, Outcomes, Process, World
+from tests.unit.log.doubles import NAME, MemoryReader, Outcomes, Process, World
 
 KEEP = LedgerConfig(ledger_entries_max=4, cursor_flush_interval_ms=1)
 TRIM = replace(KEEP, retention_ms=0, retention_bytes=0)
@@ -209,6 +209,39 @@ def test_a_reader_misses_nothing_that_is_compacted_and_trimmed_while_it_reads() 
             patched.setattr(log, "read", late)
             (entry,) = await view.read(EARLIEST, 1, 100)
         assert bytes(entry.payload) == b"k0=0"
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_ends_when_another_view_is_there_leads_nobody_astray() -> None:
+    """It told where its reader goes on in a ledger that was not the view any more."""
+
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store(KEEP).open(NAME)
+        places = await publish(log, *(f"k{n}={n}" for n in range(6)))
+        await compact(log, Words())
+        view, slow_ones = log.compaction.view, [1]
+        read_ledger = MemoryReader.read
+
+        async def slow(
+            self: MemoryReader, first: int, max_entries: int, max_bytes: int
+        ) -> list[Entry]:
+            found = await read_ledger(self, first, max_entries, max_bytes)
+            if max_entries == 3 and slow_ones:
+                slow_ones.pop()
+                await publish(log, "k0=6")
+                await compact(log, Words())
+                assert [*await view.read(EARLIEST, 1, 100)] != []
+            return found
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(MemoryReader, "read", slow)
+            found = await view.read(EARLIEST, 3, 1000)
+        assert [bytes(entry.payload) for entry in found] == [b"k0=0", b"k1=1", b"k2=2"]
+        after = view.positions.next_position(places[2])
+        left = await view.read(after, 9, 1000)
+        assert [bytes(entry.payload) for entry in left] == [b"k3=3", b"k4=4", b"k5=5", b"k0=6"]
 
     asyncio.run(scenario())
 

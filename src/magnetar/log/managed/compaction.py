@@ -289,8 +289,9 @@ class CompactedView:
         self._store = store
         self._ledgers = ledgers
         self._reader: tuple[int, ChainReader] | None = None
-        self._next: dict[Position, int] = {}
-        """Where readers that go on will go on: the entry of the compacted ledger that follows."""
+        self._next: dict[tuple[int, Position], int] = {}
+        """Where readers that go on will go on: the entry that follows, by compacted ledger. (A read
+        of one may end when another has long taken its place.)"""
 
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
         return self._source.watch_readable(grown)
@@ -330,7 +331,7 @@ class CompactedView:
         self, found: Compacted, start: Position, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         reader = await self._open(found)
-        at = self._next.pop(start, None)
+        at = self._next.pop((found.ledger_id, start), None)
         if at is None:
             at = await self._search(reader, found, start)
         stored = await reader.read(at, min(max_entries, found.entries - at), max_bytes)
@@ -340,12 +341,11 @@ class CompactedView:
         last = Position(entries[-1].ledger_id, entries[-1].entry_id)
         if len(self._next) >= NEXT_MAX:
             del self._next[next(iter(self._next))]
-        self._next[self.positions.next_position(last)] = at + len(entries)
+        self._next[found.ledger_id, self.positions.next_position(last)] = at + len(entries)
         return entries
 
     async def _open(self, found: Compacted) -> ChainReader:
         if self._reader is None or self._reader[0] != found.ledger_id:
-            self._next.clear()
             reader = await self._ledgers.open_no_recovery(found.ledger_id)
             self._reader = found.ledger_id, reader
         return self._reader[1]
