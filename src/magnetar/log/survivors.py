@@ -11,7 +11,11 @@ an empty one (a tombstone)         gone, with all before it of its key
 without a key                      gone, as in Pulsar since 4.0
 in an encrypted batch              stays: its key is not known here
 large, in chunks                   as one message, at the place of its last chunk; unfinished: gone
+                                   if the compaction before had read it, else its chunks stay
 =================================  ================================================================
+
+The last chunk of what is unfinished may be on its way, behind all that is read now; it is worth
+nothing without those before it.
 
 A key costs some 200 bytes here; a long one counts by its digest.
 """
@@ -22,7 +26,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
-from magnetar.model.ids import Position
+from magnetar.model.ids import EARLIEST, Position
 from magnetar.model.keyed import KeyedEntry
 
 KEY_BYTES: Final = 24
@@ -41,9 +45,10 @@ def condensed(key: bytes) -> bytes:
 
 
 class Survivors:
-    """See the module's text."""
+    """See the module's text. ``base``: up to where the log was compacted before."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: Position = EARLIEST) -> None:
+        self._base = base
         self._last: dict[bytes, Place] = {}
         self._ends: dict[str, tuple[Position, bytes | None]] = {}
         """Of messages in chunks: where the last chunk is, and its key."""
@@ -73,7 +78,9 @@ class Survivors:
         if entry.sealed:
             return _ALL
         if entry.chunk is not None:
-            end, last_key = self._ends.get(entry.chunk.uuid, (position, None))
+            if entry.chunk.uuid not in self._ends:
+                return _ALL if position > self._base else ()
+            end, last_key = self._ends[entry.chunk.uuid]
             if last_key is None or self._last.get(condensed(last_key)) != (*end, -1):
                 return ()
             return _ALL

@@ -166,7 +166,7 @@ async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
     if horizon.entry_id < 0 or (done is not None and done.horizon >= horizon):
         return  # nothing came since
     with compaction.reading():
-        survivors = Survivors()
+        survivors = Survivors(EARLIEST if done is None else done.horizon)
         async for entries in _until(source, horizon):
             for entry in entries:
                 survivors.note(_place(entry), _keyed(source, entry, entry_format))

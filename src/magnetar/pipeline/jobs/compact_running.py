@@ -201,7 +201,7 @@ class TopicCompaction:
             ends = [] if not parts else left.where(functions.col("uuid").isNotNull()).collect()
         whole = noted.where(functions.col("kind") == SEALED).select(*_CHOSEN)
         found = left.where(functions.col("uuid").isNull()).select(*_CHOSEN).unionByName(whole)
-        chunks = _chunks(parts, ends)
+        chunks = _chunks(parts, ends, self._done.compacted_before)
         if chunks:
             found = found.unionByName(context.spark.createDataFrame(chunks, CHOSEN_SCHEMA))
         return found.repartition(pieces, "piece").sortWithinPartitions("piece")
@@ -258,8 +258,11 @@ def _task(
     return run
 
 
-def _chunks(parts: Sequence[Any], ends: Sequence[Any]) -> list[tuple[int, int, int, int]]:
-    """Of messages in chunks whose last chunk stays: the places of all their chunks."""
+def _chunks(
+    parts: Sequence[Any], ends: Sequence[Any], base: Position
+) -> list[tuple[int, int, int, int]]:
+    """Of messages in chunks whose last chunk stays, or has not come and began after ``base``, up to
+    where the log was compacted: the places of their chunks."""
     last: dict[str, tuple[int, int]] = {}
     for part in parts:
         if part["last"]:
@@ -272,6 +275,7 @@ def _chunks(parts: Sequence[Any], ends: Sequence[Any]) -> list[tuple[int, int, i
         (part["piece"], part["ledger_id"], part["entry_id"], WHOLE)
         for part in parts
         if part["uuid"] in stay
+        or (part["uuid"] not in last and base < (part["ledger_id"], part["entry_id"]))
     ]
 
 
