@@ -280,6 +280,30 @@ def test_many_holes_make_a_chunked_snapshot_that_is_read_back() -> None:
     run_virtual(scenario())
 
 
+def test_records_are_no_larger_than_an_entry_may_be() -> None:
+    """Where bookies take small entries only, many holes are many records, and not an error."""
+
+    async def scenario() -> None:
+        world = World()
+        config = LedgerConfig(payload_bytes_max=1024, cursor_flush_interval_ms=1)
+        log = await Process(world).store(config).open(NAME)
+        positions = await publish(log, 0, 20_000, batch=1000)
+        cursor = await log.cursors.open("s", EARLIEST)
+        rng = random.Random(1)
+        before = dict(world.ledgers)
+        for _ in range(2):  # a snapshot, then what would be a delta
+            cursor.acknowledge(rng.sample(positions[1:], 8000))
+            await cursor.wait_stored()
+        (stored,) = [each for ledger_id, each in world.ledgers.items() if ledger_id not in before]
+        assert len(stored.entries) > 4
+        assert max(map(len, stored.entries)) <= OFFSET + 1024
+        taken = await Process(world).store(config).open(NAME)
+        again = taken.cursors.durable()["s"]
+        assert acked(again, positions) == acked(cursor, positions)
+
+    run_virtual(scenario())
+
+
 def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
     async def scenario() -> None:
         world = World()

@@ -33,6 +33,11 @@ CHUNK_BYTES_MAX = 1 << 20
 _HEADER = Struct(">BBqII")
 
 
+def chunk_bytes_within(payload_bytes_max: int) -> int:
+    """Of records' bodies, where an entry's payload has so many bytes at most."""
+    return min(CHUNK_BYTES_MAX, payload_bytes_max - _HEADER.size)
+
+
 @dataclass(frozen=True, slots=True)
 class CursorRecordHeader:
     kind: int
@@ -41,10 +46,12 @@ class CursorRecordHeader:
     count: int
 
 
-def encode_delta(image: AckImage, base: int) -> bytes | None:
+def encode_delta(
+    image: AckImage, base: int, chunk_bytes_max: int = CHUNK_BYTES_MAX
+) -> bytes | None:
     """One record, or None when it would be too large (store a snapshot instead)."""
     body = encode_image(image)
-    if len(body) > CHUNK_BYTES_MAX:
+    if len(body) > chunk_bytes_max:
         return None
     return _HEADER.pack(VERSION, DELTA, base, 0, 1) + body
 

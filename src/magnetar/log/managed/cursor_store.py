@@ -35,7 +35,7 @@ from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import Versioned
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.acknowledgements import AckImage, AckState
-from magnetar.log.managed.cursor_format import encode_delta, encode_snapshot
+from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, encode_delta, encode_snapshot
 from magnetar.log.managed.ledgers import ChainWriter, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -57,12 +57,14 @@ RETRY_TICKS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class CursorLimits:
-    """When a cursor writes a snapshot into its ledger, and when it takes a new ledger."""
+    """When a cursor writes a snapshot into its ledger, and when it takes a new ledger; how large
+    a record's body is at most."""
 
     snapshot_deltas: int = 1_000
     snapshot_delta_bytes_least: int = 1 << 20
     ledger_records_max: int = 50_000
     ledger_bytes_max: int = 64 << 20
+    chunk_bytes_max: int = CHUNK_BYTES_MAX
 
 
 class CursorStore:
@@ -185,7 +187,7 @@ class CursorStore:
         changes = state.take_changes()
         delta = None
         if changes is not None and not self._snapshot_due():
-            delta = encode_delta(changes, self._base)
+            delta = encode_delta(changes, self._base, self._limits.chunk_bytes_max)
         records = self._snapshot_records() if delta is None else [delta]
         first = writer.last_add_pushed + 1
         self._flight = _Flight(
@@ -194,7 +196,8 @@ class CursorStore:
         writer.append(records, self._appended)
 
     def _snapshot_records(self) -> list[bytes]:
-        return encode_snapshot(self._state.snapshot(), self._base)
+        limits = self._limits
+        return encode_snapshot(self._state.snapshot(), self._base, limits.chunk_bytes_max)
 
     def _appended(
         self, error: MagnetarError | None, ledger_id: int, first: int, count: int
@@ -232,7 +235,7 @@ class CursorStore:
         self._leaving[writer.ledger_id] = None
         self._state.take_changes()
         version, image = self._state.version, self._state.snapshot()
-        records = encode_snapshot(image, -1)
+        records = encode_snapshot(image, -1, self._limits.chunk_bytes_max)
         await append_all(writer, records)
         try:
             await self._point_at(writer.ledger_id, image)

@@ -24,6 +24,7 @@ from magnetar.log.housekeeping import Housekeeping
 from magnetar.log.managed.appender import AppendBounds
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.cursor_format import chunk_bytes_within
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext, cursor_node
 from magnetar.log.managed.followed_log import FollowedLog
@@ -104,7 +105,8 @@ class ManagedLogStore:
                 metadata,
                 ledgers,
                 self._timer,
-                cursor_limits or CursorLimits(),
+                cursor_limits
+                or CursorLimits(chunk_bytes_max=chunk_bytes_within(config.payload_bytes_max)),
                 asyncio.Semaphore(CLEAN_UPS_AT_ONCE),
             ),
             policy=policy_of(config),
