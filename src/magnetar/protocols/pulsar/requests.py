@@ -2,8 +2,8 @@
 
 A request's *subject* is the producer or consumer that it is about, and requests of one subject run
 one after the other, in the order in which they came. Requests about nothing in particular run side
-by side. Past ``REQUESTS_MAX`` waiting or running the connection is told so (``requests_crowded``)
-and is not read until half of them are answered.
+by side. Past ``REQUESTS_MAX`` waiting or running, or ``REQUEST_BYTES_MAX`` of them together, the
+connection is told so (``requests_crowded``) and is not read until half of them are answered.
 
 A request that ends with an error that is none of ours ends the connection: its client must not
 wait for an answer that will not come.
@@ -11,7 +11,6 @@ wait for an answer that will not come.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,8 @@ from magnetar.wire.pulsar.commands import COMMAND_NAMES
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 REQUESTS_MAX: Final = 256
+REQUEST_BYTES_MAX: Final = 8 << 20
+"""Of commands as they came: one may be as large as a message."""
 
 Subject: TypeAlias = tuple[str, int]
 """What requests are about, and which one of it."""
@@ -48,40 +49,47 @@ class Requests:
     def __init__(self, scope: TaskScope, client: Requester) -> None:
         self._scope = scope
         self._client = client
-        self._subjects: dict[Subject, deque[BaseCommand]] = {}
+        self._subjects: dict[Subject, deque[tuple[BaseCommand, int]]] = {}
+        """What waits, and its bytes."""
         self._count = 0
+        self._bytes = 0
         self._crowded = False
 
     def begin(self, subject: Subject, command: BaseCommand) -> None:
         """Answer ``command`` once its subject is free."""
+        size = command.ByteSize()
         if subject == SIDE_BY_SIDE:
-            self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)])
+            self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)], size)
             return
         waiting = self._subjects.get(subject)
         if waiting is not None:
-            waiting.append(command)
-            self._counted(1)
+            waiting.append((command, size))
+            self._counted(1, size)
             return
         self._subjects[subject] = waiting = deque()
-        self._spawn(self._run_subject(subject, command, waiting), f"{subject[0]} {subject[1]}")
+        name = f"{subject[0]} {subject[1]}"
+        self._spawn(self._run_subject(subject, command, waiting), name, size)
 
-    def _spawn(self, request: Coroutine[None, None, None], name: str) -> None:
-        self._counted(1)
+    def _spawn(self, request: Coroutine[None, None, None], name: str, size: int) -> None:
+        """``size``: of the command that it begins with."""
+        self._counted(1, size)
         task = self._scope.spawn(request, f"{self._client.peer} {name}", fails(self._task_failed))
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: self._counted(-1, -size))
 
     async def _run_subject(
-        self, subject: Subject, command: BaseCommand, waiting: deque[BaseCommand]
+        self, subject: Subject, command: BaseCommand, waiting: deque[tuple[BaseCommand, int]]
     ) -> None:
+        later = 0  # bytes of the command at hand, if the task did not begin with it
         try:
             while True:
                 await self._client.answer(command)
                 if not waiting or self._client.closed:
                     return
-                command = waiting.popleft()
-                self._counted(-1)
+                command, size = waiting.popleft()
+                self._counted(-1, -later)
+                later = size
         finally:
-            self._counted(-len(waiting))
+            self._counted(-len(waiting), -later - sum(size for _, size in waiting))
             del self._subjects[subject]
 
     @contextmanager
@@ -95,18 +103,21 @@ class Requests:
         finally:
             self._counted(1)
 
-    def _ended(self, _task: asyncio.Task[None]) -> None:
-        self._counted(-1)
-
     def _task_failed(self, task: str, error: BaseException) -> None:
         """The client must not wait for an answer that will not come."""
         self._client.close()
 
-    def _counted(self, change: int) -> None:
+    def _counted(self, change: int, byte_change: int = 0) -> None:
         self._count += change
-        if self._count > REQUESTS_MAX and not self._crowded:
+        self._bytes += byte_change
+        many = self._count > REQUESTS_MAX or self._bytes > REQUEST_BYTES_MAX
+        if many and not self._crowded:
             self._crowded = True
             self._client.requests_crowded(True)
-        elif self._crowded and self._count <= REQUESTS_MAX // 2:
+        elif (
+            self._crowded
+            and self._count <= REQUESTS_MAX // 2
+            and self._bytes <= REQUEST_BYTES_MAX // 2
+        ):
             self._crowded = False
             self._client.requests_crowded(False)

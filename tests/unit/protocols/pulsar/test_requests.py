@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from magnetar.env.tasks import TaskScope, awaited
-from magnetar.protocols.pulsar.requests import REQUESTS_MAX, SIDE_BY_SIDE, Requests
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.protocols.pulsar.requests import (
+    REQUEST_BYTES_MAX,
+    REQUESTS_MAX,
+    SIDE_BY_SIDE,
+    Requests,
+    Subject,
+)
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, Schema
 
 FIRST = ("producer", 1)
 OTHER = ("producer", 2)
@@ -139,5 +147,23 @@ def test_nothing_more_is_begun_for_a_client_that_left() -> None:
         client.closed = True
         await client.end(0)
         assert client.begun == [0]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("subjects", [[FIRST] * 3, [SIDE_BY_SIDE] * 3, [FIRST, OTHER, FIRST]])
+def test_large_ones_are_too_many_sooner(subjects: list[Subject]) -> None:
+    async def scenario(client: Client, requests: Requests) -> None:
+        for turn in range(3):
+            for number, subject in enumerate(subjects):
+                command = request(number)
+                command.success.schema.name, command.success.schema.type = "", Schema.String
+                command.success.schema.schema_data = bytes(REQUEST_BYTES_MAX * 2 // 5)
+                requests.begin(subject, command)
+                await settled()
+                assert client.crowded == [True, False] * turn + [True] * (number == 2)
+            for number in sorted(range(3), key=lambda each: (subjects[each], each)):
+                await client.end(number)
+            assert client.crowded == [True, False] * (turn + 1), "what is answered is forgotten"
 
     run(scenario)
