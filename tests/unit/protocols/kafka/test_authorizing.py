@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from magnetar.cluster.security.principals import Principal
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.protocols.kafka.handlers.table import RULES, RequestTable
 from magnetar.protocols.kafka.names import namespace_of
-from magnetar.protocols.kafka.security.grants import KEPT_S
+from magnetar.protocols.kafka.security.grants import KEPT_S, Grants
 from magnetar.wire.kafka.admin_messages import (
     ChangeResource,
     ConfigChange,
@@ -530,6 +531,24 @@ def test_what_concerns_the_cluster_is_for_super_users(tmp_path: Path) -> None:
             assert (errors(said.markers[0])[T] == NO_CLUSTER) == refused
 
     run_secured(tmp_path, scenario)
+
+
+def test_names_that_no_namespace_has_are_refused_before_they_are_looked_up() -> None:
+    class Asked:
+        async def allows(self, *_: object) -> bool:
+            raise AssertionError("it is asked for")
+
+        def is_super_user(self, *_: object) -> bool:
+            return False
+
+    async def scenario() -> None:
+        asked: Any = Asked()
+        grants = Grants(asked, Principal("carol"), lambda: 0.0)
+        for name in ("../x/g", "a/./g", "a/\0/g", "a/b c/g", "x" * 5000 + "/b/g"):
+            assert not await grants.group(name)
+            assert not await grants.transactional_id(name)
+
+    asyncio.run(scenario())
 
 
 def test_namespaces_of_groups_and_transactions() -> None:

@@ -24,7 +24,7 @@ from typing import Final
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.permissions import Action
 from magnetar.cluster.security.principals import Principal
-from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_name import TopicName, parse_namespace
 from magnetar.model.errors import InvalidTopicNameError, NotAllowedError, TopicNotFoundError
 from magnetar.protocols.kafka.names import namespace_of, topic_of
 
@@ -79,6 +79,8 @@ class Grants:
         if self.cluster:
             return True
         try:
+            if isinstance(of, str):
+                parse_namespace(of)
             return await self._access.allows(self.principal, action, of)
-        except TopicNotFoundError:  # of the namespace
+        except (InvalidTopicNameError, TopicNotFoundError):  # of the namespace
             return False
