@@ -304,6 +304,32 @@ def test_records_are_no_larger_than_an_entry_may_be() -> None:
     run_virtual(scenario())
 
 
+def test_closing_that_is_given_up_half_way_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[3])
+        assert isinstance(cursor, ManagedCursor)
+        store = cursor.store
+        assert isinstance(store, CursorStore)
+        writing = asyncio.Event()
+
+        async def hangs(_: object) -> None:
+            writing.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(store._node, "update", hangs)
+        closing = asyncio.create_task(store.close())
+        await writing.wait()
+        closing.cancel()
+        await asyncio.wait([closing], timeout=5)
+        assert closing.cancelled()
+
+    run_virtual(scenario())
+
+
 def test_a_failed_store_is_told_and_tried_again_in_a_new_ledger() -> None:
     async def scenario() -> None:
         world = World()

@@ -463,6 +463,9 @@ class CursorStore:
         except LogFencedError as error:
             self._failed(error)
             raise
+        except BaseException:  # cancelled: whoever waits until nothing is under way waits no longer
+            self._now_idle()
+            raise
         self._doubtful = False
         self._stored(version, mark_delete)
         return True
