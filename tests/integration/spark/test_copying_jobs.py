@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_topics_are_mirrored_and_gone_on_with(
             ),
             JobContext(spark),
         )
+
+
+def test_copies_are_not_copied_again(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """A pattern that matches its own copies had copies of copies made, for ever."""
+    dead_letters(client, topic, [("k", {"n": "1"})])
+    options = MirrorOptions(
+        pattern=f"persistent://public/default/.*{topic}",
+        service_url=platform.service_url,
+        prefix="again-",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    for dry_run in (True, False):
+        with pytest.raises(Exception, match=f"copied again.*again-{topic} matches"):
+            run(MIRROR, options, JobContext(spark, dry_run=dry_run))
+    apart = replace(options, pattern=f"persistent://public/default/{topic}")
+    assert run(MIRROR, apart, JobContext(spark)).copied == 1
 
 
 def test_files_become_messages_once(

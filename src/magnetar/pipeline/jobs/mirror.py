@@ -25,6 +25,7 @@ from magnetar.pipeline.jobs.copying import (
     write_stream,
 )
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.options.selection import parse_selection
 from magnetar.pipeline.topic_names import PARTITION_END
 
 if TYPE_CHECKING:
@@ -99,9 +100,12 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     return MirrorReport(copied=counted.observed.get(READ, 0), batches=counted.batches)
 
 
+def _is_same(options: MirrorOptions) -> bool:
+    return options.to_service_url in ("", options.service_url)
+
+
 def _check_apart(options: MirrorOptions) -> None:
-    same = options.to_service_url in ("", options.service_url)
-    if same and not options.prefix and options.to_namespace is None:
+    if _is_same(options) and not options.prefix and options.to_namespace is None:
         raise ConfigError(
             "the copies would go to the topics that they come from: give another --to-service-url, "
             "a --prefix or a --to-namespace"
@@ -120,7 +124,23 @@ def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     )
     local = f.concat(f.lit(options.prefix), parts[4])
     name = f.concat(f.lit("persistent://"), namespace, f.lit("/"), local)
+    if _is_same(options) and options.pattern is not None:
+        name = _outside(options.pattern, name)
     return messages.withColumn("topic", name)
+
+
+def _outside(pattern: str, copy: Column) -> Column:
+    """The name of a copy, which may not be one of those that are copied: there would be copies of
+    copies without end. Asked of every row, since topics come later."""
+    from pyspark.sql import functions as f
+
+    selected = parse_selection("subscribePattern", pattern).pattern
+    told = f.concat(
+        f.lit("copies would be copied again, without end: "),
+        copy,
+        f.lit(f" matches {selected} as well; give another --prefix, or a --pattern without it"),
+    )
+    return f.when(copy.rlike(f"^(?:{selected})$"), f.raise_error(told)).otherwise(copy)
 
 
 MIRROR: Final = Job(
