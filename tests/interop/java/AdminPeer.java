@@ -72,6 +72,12 @@ public final class AdminPeer {
     /** What the steps before the last have asked, or what clients ask of any broker. */
     private static final Set<String> SERVED = Set.of(
         "brokers.getActiveBrokers", "brokers.getOwnedNamespaces", "namespaces.getBundles",
+        "namespaces.getDeduplicationStatus", "namespaces.removeDeduplicationStatus",
+        "namespaces.setDeduplicationStatus", "topicPolicies.getDeduplicationStatus",
+        "topicPolicies.removeDeduplicationStatus", "topicPolicies.setDeduplicationStatus",
+        "topics.disableDeduplication", "topics.enableDeduplication",
+        "topics.getDeduplicationEnabled", "topics.getDeduplicationStatus",
+        "topics.removeDeduplicationStatus", "topics.setDeduplicationStatus",
         "namespaces.splitNamespaceBundle", "namespaces.unload", "namespaces.unloadNamespaceBundle",
         "nonPersistentTopics.unload", "topics.createSubscription", "topics.unload",
         "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
@@ -527,6 +533,11 @@ public final class AdminPeer {
 
     private void namespacePolicies() throws Exception {
         Namespaces namespaces = admin.namespaces();
+        same(namespaces.getDeduplicationStatus(NAMESPACE), null, "nothing said");
+        namespaces.setDeduplicationStatus(NAMESPACE, true);
+        same(namespaces.getDeduplicationStatus(NAMESPACE), true, "what is sent again");
+        namespaces.removeDeduplicationStatus(NAMESPACE);
+        same(namespaces.getDeduplicationStatus(NAMESPACE), null, "removed");
         same(namespaces.getRetention(NAMESPACE), null, "nothing said");
         namespaces.setRetention(NAMESPACE, RETENTION);
         same(namespaces.getRetention(NAMESPACE), RETENTION, "retention");
@@ -555,6 +566,12 @@ public final class AdminPeer {
 
     private void topicPolicies() throws Exception {
         TopicPolicies policies = admin.topicPolicies();
+        same(policies.getDeduplicationStatus(TOPIC), null, "nothing said");
+        same(policies.getDeduplicationStatus(TOPIC, true), false, "as configured");
+        policies.setDeduplicationStatus(TOPIC, true);
+        same(policies.getDeduplicationStatus(TOPIC), true, "what is sent again");
+        policies.removeDeduplicationStatus(TOPIC);
+        same(policies.getDeduplicationStatus(TOPIC), null, "removed");
         same(policies.getRetention(TOPIC), null, "nothing said");
         same(policies.getRetention(TOPIC, true), new RetentionPolicies(-1, -1), "as configured");
         policies.setRetention(TOPIC, RETENTION);

@@ -56,7 +56,9 @@ var served = []string{
 	"Topics.GetSchemaCompatibilityStrategy", "Topics.GetSchemaCompatibilityStrategyApplied",
 	"Topics.RemoveSchemaCompatibilityStrategy", "Topics.SetSchemaCompatibilityStrategy",
 	"Topics.GetSchemaValidationEnforced", "Topics.RemoveSchemaValidationEnforced",
-	"Topics.SetSchemaValidationEnforced",
+	"Topics.SetSchemaValidationEnforced", "Namespaces.SetDeduplicationStatus",
+	"Topics.GetDeduplicationStatus", "Topics.RemoveDeduplicationStatus",
+	"Topics.SetDeduplicationStatus",
 	"Namespaces.SetSchemaCompatibilityStrategy", "Namespaces.SetSchemaValidationEnforced",
 	"Schemas.CreateSchemaByPayload", "Schemas.CreateSchemaBySchemaInfo", "Schemas.DeleteSchema",
 	"Schemas.ForceDeleteSchema", "Schemas.GetAllSchemas", "Schemas.GetSchemaInfo",
@@ -355,6 +357,8 @@ func (p *peer) schemaPolicies() {
 
 func (p *peer) namespacePolicies() {
 	namespaces := p.admin.Namespaces()
+	must(namespaces.SetDeduplicationStatus(namespace, true))
+	must(namespaces.SetDeduplicationStatus(namespace, false))
 	must(namespaces.SetNamespaceMessageTTL(namespace, 30))
 	ttl, err := namespaces.GetNamespaceMessageTTL(namespace)
 	must(err)
@@ -384,6 +388,11 @@ func (p *peer) namespacePolicies() {
 
 func (p *peer) topicPolicies() {
 	topics := p.admin.Topics()
+	must(topics.SetDeduplicationStatus(topic(plain), true))
+	once, err := topics.GetDeduplicationStatus(topic(plain))
+	must(err)
+	check(once, "what is sent again is not stored again")
+	must(topics.RemoveDeduplicationStatus(topic(plain)))
 	must(topics.SetMessageTTL(topic(plain), 30))
 	ttl, err := topics.GetMessageTTL(topic(plain))
 	must(err)
