@@ -57,10 +57,7 @@ class BrokerFaults(PlannedFaults):
         self._broker().close_in_order()
 
     def _pause(self) -> None:
-        process = self._broker().process
-        if process is not None and process.alive:
-            process.pause()
-            self._note(f"{process.name} is paused for {self._after(process.resume):.1f} s")
+        self._pause_process(self._broker().process)
 
     def _expire(self) -> None:
         name = self._broker().name
@@ -82,30 +79,13 @@ class BrokerFaults(PlannedFaults):
 
     def _block(self) -> None:
         """Half-open: one side may be heard, or none."""
-        client, broker, network = self._client().name, self._broker().name, self._cluster.network
+        client, broker = self._client().name, self._broker().name
         both = [(client, broker), (broker, client)]
-        links = self._random.choice((both, both[:1], both[1:]))
-        for link in links:
-            network.block(*link)
-
-        def unblock() -> None:
-            for link in links:
-                network.unblock(*link)
-
-        told = ", ".join(f"{source} -> {target}" for source, target in links)
-        self._note(f"blocked for {self._after(unblock):.1f} s: {told}")
+        self._block_links(self._cluster.network, self._random.choice((both, both[:1], both[1:])))
 
     def _slow(self) -> None:
-        client, broker, network = self._client().name, self._broker().name, self._cluster.network
-        delay_s = self._random.choice((0.02, 0.3))
-
-        def set_delay(seconds: float) -> None:
-            network.slow(client, broker, seconds)
-            network.slow(broker, client, seconds)
-
-        set_delay(delay_s)
-        self._after(lambda: set_delay(0))
-        self._note(f"{client} and {broker} are up to {delay_s} s apart")
+        client, broker = self._client().name, self._broker().name
+        self._part(self._cluster.network, client, broker, self._random.choice((0.02, 0.3)))
 
     def _unread(self) -> None:
         """A client does not read what it is sent."""

@@ -93,10 +93,7 @@ class ReplicaFaults(PlannedFaults):
         self._pick().close_in_order()
 
     def _pause(self) -> None:
-        process = self._pick().process
-        if process is not None and process.alive:
-            process.pause()
-            self._note(f"{process.name} is paused for {self._after(process.resume):.1f} s")
+        self._pause_process(self._pick().process)
 
     def _slow_disk(self) -> None:
         disk = self._pick().disk
@@ -186,26 +183,15 @@ class ReplicaFaults(PlannedFaults):
         links = [(one.name, other.name)]
         if self._random.random() < 0.6:
             links.append((other.name, one.name))
-        self._block_links(links)
+        self._block_links(self._world.network, links)
 
     def _isolate(self) -> None:
         """From the other brokers alone."""
         one = self._pick()
         others = [each for each in self._machines if each is not one]
         pairs = [(one.name, other.name) for other in others]
-        self._block_links([*pairs, *((other, name) for name, other in pairs)])
-
-    def _block_links(self, links: Sequence[tuple[str, str]]) -> None:
-        network = self._world.network
-        for link in links:
-            network.block(*link)
-
-        def unblock() -> None:
-            for link in links:
-                network.unblock(*link)
-
-        told = ", ".join(f"{source} -> {target}" for source, target in links)
-        self._note(f"blocked for {self._after(unblock):.1f} s: {told}")
+        links = [*pairs, *((other, name) for name, other in pairs)]
+        self._block_links(self._world.network, links)
 
     def _break(self) -> None:
         one, other = self._pair()
@@ -214,12 +200,5 @@ class ReplicaFaults(PlannedFaults):
 
     def _slow(self) -> None:
         one, other = self._pair()
-        network, delay_s = self._world.network, self._random.choice((0.05, 0.4))
-
-        def set_delay(seconds: float) -> None:
-            network.slow(one.name, other.name, seconds)
-            network.slow(other.name, one.name, seconds)
-
-        set_delay(delay_s)
-        self._after(lambda: set_delay(0))
-        self._note(f"{one.name} and {other.name} are up to {delay_s} s apart")
+        delay_s = self._random.choice((0.05, 0.4))
+        self._part(self._world.network, one.name, other.name, delay_s)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from magnetar_sim.world.loop import SimLoop, call_from_outside
+from magnetar_sim.world.loop import SimLoop, SimProcess, call_from_outside
+from magnetar_sim.world.network import SimNetwork
 from magnetar_sim.world.trace import Trace
 
 
@@ -39,6 +40,36 @@ class PlannedFaults:
         lasts_s = self._random.choice(self._lasts_s) * self._random.uniform(0.5, 1.5)
         self._at(self._loop.time() + lasts_s, act)
         return lasts_s
+
+    # -- what several kinds of run have -------------------------------------------------------
+
+    def _pause_process(self, process: SimProcess | None) -> None:
+        if process is not None and process.alive:
+            process.pause()
+            self._note(f"{process.name} is paused for {self._after(process.resume):.1f} s")
+
+    def _block_links(self, network: SimNetwork, links: Sequence[tuple[str, str]]) -> None:
+        """From the first of each to the second."""
+        for link in links:
+            network.block(*link)
+
+        def unblock() -> None:
+            for link in links:
+                network.unblock(*link)
+
+        told = ", ".join(f"{source} -> {target}" for source, target in links)
+        self._note(f"blocked for {self._after(unblock):.1f} s: {told}")
+
+    def _part(self, network: SimNetwork, one: str, other: str, delay_s: float) -> None:
+        """What they say to each other takes longer."""
+
+        def set_delay(seconds: float) -> None:
+            network.slow(one, other, seconds)
+            network.slow(other, one, seconds)
+
+        set_delay(delay_s)
+        self._after(lambda: set_delay(0))
+        self._note(f"{one} and {other} are up to {delay_s} s apart")
 
     def _note(self, what: str) -> None:
         self._trace.note("fault", what)
