@@ -55,9 +55,8 @@ class Requests:
         self._bytes = 0
         self._crowded = False
 
-    def begin(self, subject: Subject, command: BaseCommand) -> None:
-        """Answer ``command`` once its subject is free."""
-        size = command.ByteSize()
+    def begin(self, subject: Subject, command: BaseCommand, size: int) -> None:
+        """Answer ``command``, which came in ``size`` bytes, once its subject is free."""
         if subject == SIDE_BY_SIDE:
             self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)], size)
             return

@@ -377,7 +377,7 @@ class Session(FramedConnection):
             self._send(view, start, end)
             self._flush_sends()
         elif kind == true_kind or not self._quick(true_kind, view, start, end):
-            self._request(command)
+            self._request(command, end - start)
 
     def _quick(self, kind: int, view: memoryview, start: int, end: int) -> bool:
         """Handle a command that is handled as it is met; False if ``kind`` is none."""
@@ -387,7 +387,7 @@ class Session(FramedConnection):
         quick(self, view, start, end)
         return True
 
-    def _request(self, command: BaseCommand) -> None:
+    def _request(self, command: BaseCommand, size: int) -> None:
         if self.denied:
             frame = error_reply(command, ServerError.AUTHENTICATION, REFUSED)
             if frame is not None:
@@ -400,7 +400,7 @@ class Session(FramedConnection):
         if subject is None:
             self._refuse(command)
         else:
-            self._requests.begin(subject, command)
+            self._requests.begin(subject, command, size)
 
     def _refuse(self, command: BaseCommand) -> None:
         """A command that is not served: say so, or hang up if it cannot be answered."""
