@@ -11,12 +11,12 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 
+from magnetar.admin.paths import ID_MAX
 from magnetar.admin.views import View
 from magnetar.model.bookie_state import BookieState
 
 UNAVAILABLE = 503
 LEDGERS_MAX = 10_000
-ID_MAX = 2**63 - 1
 
 
 class BookieQueries(Protocol):

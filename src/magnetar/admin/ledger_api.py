@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 
 from magnetar.admin.ledgers import LedgerService
+from magnetar.admin.paths import ID_MAX, IdSegment
 from magnetar.admin.views import BookieView, EntryView, LedgerView
 
 ENTRIES_MAX = 1000
 LEDGERS_MAX = 10_000
-ID_MAX = 2**63 - 1
-
-LedgerNumber = Annotated[int, Path(ge=0, le=ID_MAX)]
 
 
 def routes(service: LedgerService) -> APIRouter:
@@ -29,13 +27,13 @@ def routes(service: LedgerService) -> APIRouter:
         return await service.ledgers(after, limit)
 
     @router.get("/ledgers/{ledger_id}")
-    async def ledger(ledger_id: LedgerNumber) -> LedgerView:
+    async def ledger(ledger_id: IdSegment) -> LedgerView:
         """One ledger's metadata."""
         return await service.ledger(ledger_id)
 
     @router.get("/ledgers/{ledger_id}/entries")
     async def entries(
-        ledger_id: LedgerNumber,
+        ledger_id: IdSegment,
         first: Annotated[int, Query(ge=0, le=ID_MAX)] = 0,
         count: Annotated[int, Query(ge=1, le=ENTRIES_MAX)] = 10,
     ) -> list[EntryView]:

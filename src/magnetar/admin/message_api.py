@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Response
 
 from magnetar.admin.elsewhere import note_authoritative
 from magnetar.admin.messages import PEEKED_MAX, MessageService, ShownEntry
-from magnetar.admin.paths import Segment, SubscriptionSegment, TopicSegment, topic_name
+from magnetar.admin.paths import IdSegment, Segment, SubscriptionSegment, TopicSegment, topic_name
 from magnetar.admin.views import MessageIdView
 from magnetar.model.ids import Position
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-ID_MAX = (1 << 63) - 1
-Id: TypeAlias = Annotated[int, Path(ge=0, le=ID_MAX)]
 TIME_MS_MAX = 253_402_300_799_999
 """The end of the year 9999."""
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
@@ -28,7 +26,11 @@ def routes(service: MessageService) -> APIRouter:
         TOPIC + "/ledger/{ledger_id}/entry/{entry_id}", response_class=Response, responses=BYTES
     )
     async def by_id(
-        tenant: Segment, namespace: Segment, topic: TopicSegment, ledger_id: Id, entry_id: Id
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        ledger_id: IdSegment,
+        entry_id: IdSegment,
     ) -> Response:
         """The message, or the batch, of an id: what clients sent as the body, the rest in headers.
         For a partitioned topic name a partition."""

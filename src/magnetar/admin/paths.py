@@ -10,7 +10,7 @@ Segments are decoded as Pulsar does it, because its clients encode them so: a to
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 from urllib.parse import quote, unquote, unquote_plus
 
 from fastapi import Path
@@ -50,6 +50,9 @@ Segment: TypeAlias = Annotated[str, BeforeValidator(_decoded), _BOUNDS]
 """One segment of a path, decoded: a tenant, a namespace, a cluster."""
 TopicSegment: TypeAlias = Annotated[str, BeforeValidator(_decoded_field), _BOUNDS]
 SubscriptionSegment: TypeAlias = Annotated[str, BeforeValidator(_decoded_twice), _BOUNDS]
+ID_MAX: Final = 2**63 - 1
+IdSegment: TypeAlias = Annotated[int, Path(ge=0, le=ID_MAX)]
+"""The id of a ledger, or of an entry in one."""
 
 
 def topic_name(tenant: str, namespace: str, topic: str) -> str:

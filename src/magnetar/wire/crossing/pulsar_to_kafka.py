@@ -3,7 +3,7 @@
 An entry of n messages becomes a batch of n offsets; messages that compaction took out have none,
 and their offsets stay empty, as in Kafka. What corresponds is said in ``kafka_to_pulsar``; besides:
 
-* a message without an event time has its publish time as timestamp, ``TIME_MS_MAX`` at most;
+* a message without an event time has its publish time as timestamp, ``TIMESTAMP_MAX`` at most;
 * ordering keys, schema versions and the producer's name have no counterpart and are left out.
 
 Refused with ``NotAllowedError``: chunks of a message that is larger than an entry, of which no
@@ -21,6 +21,7 @@ from typing import Final
 
 from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.wire.crossing.kafka_to_pulsar import CODECS as PULSAR_CODECS
+from magnetar.wire.kafka.batches import TIMESTAMP_MAX
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
 from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages
@@ -30,7 +31,6 @@ from magnetar.wire.pulsar.metadata import entry_metadata
 CODECS: Final[Mapping[Compression, Codec]] = MappingProxyType(
     {compression: codec for codec, compression in PULSAR_CODECS.items()}
 )
-TIME_MS_MAX: Final = (1 << 63) - 1
 
 
 def kafka_batch(payload: memoryview, base_offset: int, leader_epoch: int) -> bytes:
@@ -52,11 +52,11 @@ def kafka_batch(payload: memoryview, base_offset: int, leader_epoch: int) -> byt
     for info, value in iterate_messages(payload, meta):
         if info.compacted_out:
             continue
-        times.append(min(info.event_time_ms or meta.publish_time_ms, TIME_MS_MAX))
+        times.append(min(info.event_time_ms or meta.publish_time_ms, TIMESTAMP_MAX))
         made.append(_record(info, value, times[-1] - times[0]))
     return batch_of(
         made,
-        times[0] if times else min(meta.publish_time_ms, TIME_MS_MAX),
+        times[0] if times else min(meta.publish_time_ms, TIMESTAMP_MAX),
         codec=CODECS[meta.compression],
         base_offset=base_offset,
         leader_epoch=leader_epoch,

@@ -39,6 +39,8 @@ APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+"""Milliseconds; producers of Pulsar's may say more, up to 64 bits."""
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1
 

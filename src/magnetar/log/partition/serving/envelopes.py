@@ -19,11 +19,10 @@ from typing import Final, NamedTuple
 from magnetar.log.partition.batch_header import HEADER_BYTES, Buffer
 from magnetar.log.partition.markers import signed_varint
 from magnetar.wire.checksum import crc32c
-from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, MAGIC, NO_PRODUCER
+from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, MAGIC, NO_PRODUCER, TIMESTAMP_MAX
 from magnetar.wire.varint import varint
 
 ENVELOPE: Final = 1 << 14
-TIME_MS_MAX: Final = (1 << 63) - 1
 _HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
@@ -43,7 +42,7 @@ class Enclosed(NamedTuple):
 def wrap(payload: Buffer, messages: int, time_ms: int) -> bytearray:
     """A batch of ``messages`` offsets, at offset 0 and of no epoch: the log stamps both. Producers
     of Pulsar's may say times that a batch has no place for."""
-    time_ms = min(time_ms, TIME_MS_MAX)
+    time_ms = min(time_ms, TIMESTAMP_MAX)
     size = len(payload)
     value_head = b"\0\0\0" + _NO_KEY + varint(size << 1)
     record_size = len(value_head) + size + _END
