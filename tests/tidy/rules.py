@@ -245,6 +245,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "followers",
             "idle_order",
             "positions",
+            "reading_on",
             "redelivery",
             "sequence_marks",
         ),

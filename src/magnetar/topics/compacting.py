@@ -32,6 +32,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError, NotAllowedError, ProtocolError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.model.keyed import KeyedEntry
+from magnetar.topics.reading_on import entries_until, place_of
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 
@@ -169,24 +170,14 @@ async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
         survivors = Survivors(EARLIEST if done is None else done.horizon)
         async for entries in _until(source, horizon):
             for entry in entries:
-                survivors.note(_place(entry), _keyed(source, entry, entry_format))
+                survivors.note(place_of(entry), _keyed(source, entry, entry_format))
         await compaction.replace(horizon, _kept(source, horizon, survivors, entry_format))
 
 
-async def _until(source: WritableLog, horizon: Position) -> AsyncIterator[list[Entry]]:
+def _until(source: WritableLog, horizon: Position) -> AsyncIterator[list[Entry]]:
     """The compacted view, up to ``horizon``."""
     view = source.compaction.view
-    position = view.positions.first
-    while position <= horizon:
-        entries = view.read_cached(position, STEP_ENTRIES, STEP_BYTES)
-        if entries is None:
-            entries = await view.read(position, STEP_ENTRIES, STEP_BYTES)
-        entries = [entry for entry in entries if _place(entry) <= horizon]
-        if not entries:
-            return
-        yield entries
-        position = view.positions.next_position(_place(entries[-1]))
-        await asyncio.sleep(0)
+    return entries_until(view, view.positions.first, horizon, STEP_ENTRIES, STEP_BYTES)
 
 
 async def _kept(
@@ -196,7 +187,7 @@ async def _kept(
         found: list[Survivor] = []
         for entry in entries:
             keyed = _keyed(source, entry, entry_format)
-            kept = survivors.kept(_place(entry), keyed)
+            kept = survivors.kept(place_of(entry), keyed)
             if kept is None or kept:
                 payload = source.compaction.payload(entry)
                 found.append(
@@ -205,15 +196,11 @@ async def _kept(
         yield found
 
 
-def _place(entry: Entry) -> Position:
-    return Position(entry.ledger_id, entry.entry_id)
-
-
 def _keyed(source: WritableLog, entry: Entry, entry_format: CompactFormat) -> KeyedEntry:
     try:
         return entry_format.keyed(entry.payload)
     except ProtocolError as error:
         raise LogError(
-            f"log {source.name} cannot be compacted: its entry {_place(entry)} is no message of "
+            f"log {source.name} cannot be compacted: its entry {place_of(entry)} is no message of "
             f"Pulsar's clients ({error})"
         ) from error

@@ -17,15 +17,21 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.log.seam import Run
 from magnetar.model.errors import MagnetarError, NotAllowedError
 from magnetar.model.ids import Position
-from magnetar.topics.access import AccessMode
 from magnetar.topics.deduplicating import TopicDeduplication
-from magnetar.topics.producer import Destination, NotAppended, Producer, ProducerClient, Sequences
+from magnetar.topics.producer import (
+    Destination,
+    NotAppended,
+    Producer,
+    ProducerClient,
+    ProducerFacts,
+    Sequences,
+)
 from magnetar.topics.sequence_marks import SendVerdict, SequenceMark
 
 _NEW: Final = SendVerdict.NEW
@@ -40,29 +46,11 @@ class DeduplicatedProducer(Producer):
         self,
         client: ProducerClient,
         topic: Destination,
-        producer_id: int,
-        name: str,
-        mode: AccessMode,
-        epoch: int,
-        generated_name: bool,
-        connected_at_ms: int,
-        properties: Mapping[str, str],
-        client_version: str,
+        facts: ProducerFacts,
         deduplication: TopicDeduplication,
     ) -> None:
-        super().__init__(
-            client,
-            topic,
-            producer_id,
-            name,
-            mode,
-            epoch,
-            generated_name,
-            connected_at_ms,
-            properties,
-            client_version,
-        )
-        self.mark = SequenceMark(name)
+        super().__init__(client, topic, facts)
+        self.mark = SequenceMark(facts.name)
         self._deduplication = deduplication
         self._last_of = deduplication.format.last_of
         self._ends: list[int] = []

@@ -22,7 +22,6 @@ Why: docs/adr/0164-repeats-of-producers-are-not-stored.md.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +33,7 @@ from magnetar.model.errors import LogError, NotAllowedError, ProtocolError
 from magnetar.model.ids import LATEST, Position
 from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.reading_on import entries_until, place_of
 from magnetar.topics.sequence_marks import INACTIVE_MS, PRODUCERS_MAX, SequenceMark, SequenceMarks
 
 log = structlog.get_logger(__name__)
@@ -119,21 +119,11 @@ class TopicDeduplication:
     async def _replay(self, marks: SequenceMarks) -> int:
         """Learn from the entries behind the position; how many there are."""
         positions, count = self._log.positions, 0
-        end, at = positions.readable, positions.next_position(self._position)
-        while at <= end:
-            entries = self._log.read_cached(at, STEP_ENTRIES, STEP_BYTES)
-            if entries is None:
-                entries = await self._log.read(at, STEP_ENTRIES, STEP_BYTES)
-            if not entries:
-                break
+        at, end = positions.next_position(self._position), positions.readable
+        async for entries in entries_until(self._log, at, end, STEP_ENTRIES, STEP_BYTES):
             for entry in entries:
-                at = Position(entry.ledger_id, entry.entry_id)
-                if at > end:
-                    break
-                self._position, count = at, count + 1
                 self._learn(marks, entry.payload)
-            at = positions.next_position(at)
-            await asyncio.sleep(0)  # others have their turns
+            self._position, count = place_of(entries[-1]), count + len(entries)
         return count
 
     def _learn(self, marks: SequenceMarks, payload: memoryview) -> None:

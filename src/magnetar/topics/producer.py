@@ -143,33 +143,34 @@ class SearchFirst(Exception):
         self.sequence_id = sequence_id
 
 
-class Producer:
-    """A producer of one topic, on one connection. ``properties``: what its application says of
-    it; ``client_version``: what its client calls itself."""
+class ProducerFacts(NamedTuple):
+    """What is known of a producer when it comes. ``properties``: what its application says of it;
+    ``client_version``: what its client calls itself."""
 
-    def __init__(
-        self,
-        client: ProducerClient,
-        topic: Destination,
-        producer_id: int,
-        name: str,
-        mode: AccessMode,
-        epoch: int,
-        generated_name: bool,
-        connected_at_ms: int,
-        properties: Mapping[str, str] = NO_PROPERTIES,
-        client_version: str = "",
-    ) -> None:
+    producer_id: int
+    name: str
+    mode: AccessMode
+    epoch: int
+    generated_name: bool
+    connected_at_ms: int
+    properties: Mapping[str, str] = NO_PROPERTIES
+    client_version: str = ""
+
+
+class Producer:
+    """A producer of one topic, on one connection."""
+
+    def __init__(self, client: ProducerClient, topic: Destination, facts: ProducerFacts) -> None:
         self.client = client
         self.topic = topic
-        self.producer_id = producer_id
-        self.name = name
-        self.mode = mode
-        self.epoch = epoch
-        self.generated_name = generated_name
-        self.connected_at_ms = connected_at_ms
-        self.properties = properties
-        self.client_version = client_version
+        self.producer_id = facts.producer_id
+        self.name = facts.name
+        self.mode = facts.mode
+        self.epoch = facts.epoch
+        self.generated_name = facts.generated_name
+        self.connected_at_ms = facts.connected_at_ms
+        self.properties = facts.properties
+        self.client_version = facts.client_version
         self.closed = False
         """Takes no more sends; receipts for earlier ones still leave."""
         self.gone = False

@@ -15,7 +15,7 @@ from magnetar.model.errors import (
     MessageTooLargeError,
 )
 from magnetar.topics.access import AccessMode
-from magnetar.topics.producer import Producer, Sequences
+from magnetar.topics.producer import Producer, ProducerFacts, Sequences
 
 
 class Client:
@@ -94,7 +94,7 @@ Scenario: TypeAlias = Callable[[Producer, Client, Destination], Awaitable[None]]
 def run(scenario: Scenario) -> None:
     async def main() -> None:
         client, topic = Client(), Destination()
-        producer = Producer(client, topic, 1, "p", AccessMode.SHARED, 0, False, 0)
+        producer = Producer(client, topic, ProducerFacts(1, "p", AccessMode.SHARED, 0, False, 0))
         await scenario(producer, client, topic)
 
     asyncio.run(main())

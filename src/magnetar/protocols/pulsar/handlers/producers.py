@@ -22,7 +22,7 @@ from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.access import AccessMode, Verdict
 from magnetar.topics.deduplicated_producer import DeduplicatedProducer
 from magnetar.topics.opening import open_durable
-from magnetar.topics.producer import Producer
+from magnetar.topics.producer import Producer, ProducerFacts
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success
@@ -77,10 +77,8 @@ def _make(
     session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
 ) -> Producer:
     """As the policy says at the moment; ``_prepare`` holds it against what it says then."""
-    services = session.services
-    about = (
-        SessionProducer(session, request.producer_id),
-        topic,
+    services, client = session.services, SessionProducer(session, request.producer_id)
+    facts = ProducerFacts(
         request.producer_id,
         request.producer_name or services.producer_name(),
         AccessMode(request.producer_access_mode),
@@ -91,8 +89,8 @@ def _make(
         session.client_version,
     )
     if topic.policy.deduplicates:
-        return DeduplicatedProducer(*about, topic.deduplication)
-    return Producer(*about)
+        return DeduplicatedProducer(client, topic, facts, topic.deduplication)
+    return Producer(client, topic, facts)
 
 
 async def _admit(admission: ProducerAdmission) -> None:
@@ -150,8 +148,7 @@ async def _admit_once(admission: ProducerAdmission) -> None:
 async def _prepare(topic: Topic, producer: Producer) -> None:
     """A producer whose messages are deduplicated knows what is stored of it. Raises
     ``ServiceNotReadyError`` if the policy is another one by now."""
-    deduplicated = isinstance(producer, DeduplicatedProducer)
-    if deduplicated is not topic.deduplication.on:
+    if isinstance(producer, DeduplicatedProducer) is not topic.deduplication.on:
         raise ServiceNotReadyError(
             f"topic {topic.name} begins or ends to deduplicate messages; look it up again"
         )

@@ -1,0 +1,31 @@
+"""Reading a log from a place on, all of it up to another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from magnetar.log.seam import ReadableLog
+from magnetar.model.entry import Entry
+from magnetar.model.ids import Position
+
+
+async def entries_until(
+    source: ReadableLog, at: Position, end: Position, entries_max: int, bytes_max: int
+) -> AsyncIterator[list[Entry]]:
+    """Those from ``at`` to ``end``, in pieces of so many at most; everybody else has a turn after
+    each. Raises what reading does."""
+    while at <= end:
+        entries = source.read_cached(at, entries_max, bytes_max)
+        if entries is None:
+            entries = await source.read(at, entries_max, bytes_max)
+        entries = [entry for entry in entries if place_of(entry) <= end]
+        if not entries:
+            return
+        yield entries
+        at = source.positions.next_position(place_of(entries[-1]))
+        await asyncio.sleep(0)
+
+
+def place_of(entry: Entry) -> Position:
+    return Position(entry.ledger_id, entry.entry_id)
