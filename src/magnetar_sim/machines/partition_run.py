@@ -78,7 +78,8 @@ class _PartitionRun:
         numbers = tuple(range(1, size + 1))
         members = tuple(Member(number, number) for number in numbers)
         state = PartitionState(numbers, min_isr, isr=members)
-        self.checker = PartitionChecker(unclean, self.durable)
+        # The only replica goes on with what it has, if that is not all: nobody has more.
+        self.checker = PartitionChecker(unclean or (size == 1 and not self.durable), self.durable)
         self.store = SimStateStore(scheduler, state, self.checker)
         for number in numbers:  # so that the first election finds all of them
             self.store.live[number] = LiveBroker(1, number)

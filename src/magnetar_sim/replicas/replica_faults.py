@@ -4,7 +4,8 @@ links between them, the metadata store, sessions; and the store is emptied, and 
 Every fault ends by itself or when the run heals, but for one: in some runs a leader's file system
 takes no writes any more, for good, while its broker lives on (``errors=remount-ro``). What is on it
 stays readable. No disk is lost, and syncs are waited for, so that whatever was acknowledged must
-survive.
+survive. Where syncs are not waited for, one broker's disk may lose what it has not synced, and
+nothing happens to the others' that could.
 """
 
 from __future__ import annotations
@@ -52,6 +53,19 @@ class ReplicaFaults(PlannedFaults):
         opened again, and been written to."""
         when_s, cut_s = rng.uniform(0.0, 0.5), rng.uniform(5.9, 6.4)
         self._at(begin_s + when_s, partial(self._fail_syncs, rng.uniform(0.3, 1.0), cut_s))
+
+    def plan_lost_writes(self, rng: random.Random, begin_s: float, end_s: float) -> None:
+        """Syncs of one disk fail, now and then: what is not on it by then is lost."""
+        machine = rng.choice(self._machines)
+        for _ in range(rng.choice((1, 2, 3))):
+            lose = partial(self._lose_writes, machine, rng.uniform(0.1, 1.0))
+            self._at(rng.uniform(begin_s, end_s), lose)
+
+    def plan_harmless(self, count: int, begin_s: float, end_s: float) -> None:
+        """To what disks hold."""
+        kinds: list[Callable[[], None]] = [self._close, self._slow_disk, self._lag, self._block,
+                                           self._isolate, self._break, self._slow]  # fmt: skip
+        self._plan(kinds, count, begin_s, end_s)
 
     def plan(self, count: int, begin_s: float, end_s: float) -> None:
         kinds: list[Callable[[], None]] = [
@@ -114,6 +128,13 @@ class ReplicaFaults(PlannedFaults):
         self.disks_broken += 1
         self._at(now_s + lasts_s, partial(setattr, machine.disk, "fails_syncs", False))
         self._at(now_s + cut_s, partial(machine.crash, 0.3, power=True))
+        self._note(f"syncs on the disk of {machine.name} fail for {lasts_s:.1f} s")
+
+    def _lose_writes(self, machine: ReplicaMachine, lasts_s: float) -> None:
+        machine.disk.fails_syncs = True
+        self.disks_broken += 1
+        mended_s = self._loop.time() + lasts_s
+        self._at(mended_s, partial(setattr, machine.disk, "fails_syncs", False))
         self._note(f"syncs on the disk of {machine.name} fail for {lasts_s:.1f} s")
 
     def _make_read_only(self) -> None:

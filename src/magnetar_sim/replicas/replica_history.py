@@ -13,6 +13,8 @@ When all faults are over:
 
 5. Every partition has a leader soon, all its replicas are in sync, and a new value is acknowledged.
 6. The logs of all replicas are the same, batch for batch, and hold whatever was committed.
+
+Of records that were deleted (``deletes``) nothing is asked any more.
 """
 
 from __future__ import annotations
@@ -47,10 +49,15 @@ class ReplicaHistory:
         self._leaders: dict[tuple[Partition, int], tuple[int, int]] = {}
         self._last: dict[tuple[Partition, str], int] = {}
         self._written: dict[int, Partition] = {}
+        self._deleted: dict[Partition, int] = {}
 
     def writes(self, partition: Partition, value: int) -> None:
         """A leader appends it."""
         self._written[value] = partition
+
+    def deletes(self, partition: Partition, offset: int) -> None:
+        """Records before ``offset`` may go from now on: they are committed."""
+        self._deleted[partition] = max(offset, self._deleted.get(partition, 0))
 
     def leads(self, partition: Partition, epoch: int, who: tuple[int, int]) -> None:
         """A start of a broker leads."""
@@ -82,6 +89,11 @@ class ReplicaHistory:
 
     def ended(self, partition: Partition, logs: Mapping[int, Sequence[StoredBatch]]) -> None:
         """``logs``: of all its replicas, by broker, when nothing changes any more."""
+        start = self._deleted.get(partition, 0)
+        logs = {
+            broker: [batch for batch in log if batch.offset >= start]
+            for broker, log in logs.items()
+        }
         first, *others = sorted(logs)
         for other in others:
             if logs[other] != logs[first]:
@@ -91,7 +103,7 @@ class ReplicaHistory:
                 )
         found = {batch.offset: batch for batch in logs[first]}
         for (where, offset), batch in self.committed.items():
-            if where == partition and found.get(offset) != batch:
+            if where == partition and offset >= start and found.get(offset) != batch:
                 raise SimulationError(
                     f"{partition}: {batch} was committed, and is {found.get(offset)} in the end"
                 )

@@ -274,6 +274,7 @@ class ReplicaMachine:
         hosted, leader = self._leading(partition, node)
         made = making(partition, hosted.topic_id)
         end = leader.readable_end
+        offset = max(offset, hosted.source.log_start)  # as a consumer that starts at the earliest
         if offset >= end:
             return made, []
         source = hosted.source
@@ -281,6 +282,25 @@ class ReplicaMachine:
         if hosted.machine.leader is not leader:
             return made, []  # a client that was told so asks the next one
         return made, [each for each in parse(data) if each.offset < end]
+
+    async def delete_records(
+        self, partition: Partition, share: float, told: bool, node: ReplicationNode
+    ) -> bool:
+        """As the topic's owner does, of what is committed. Not ``told``: the owner ends before it
+        can say where the log begins now. Raises ``MagnetarError``."""
+        hosted, leader = self._leading(partition, node)
+        source = hosted.source
+        wanted = source.log_start + int(share * (leader.readable_end - source.log_start))
+        self.world.history.deletes(making(partition, hosted.topic_id), wanted)
+        try:
+            await hosted.run(partial(_delete_before, source, wanted))
+            if told and hosted.machine.leader is leader:
+                leader.trimmed(source.first_base)
+            await hosted.store_start()
+        except OSError as error:
+            hosted.fail(error)
+            raise NotLeaderError(f"records of {partition} are not deleted: {error}") from error
+        return True
 
     async def delete(self, partition: Partition, node: ReplicationNode) -> bool:
         """As the topic's owner does. Raises ``MagnetarError``."""
@@ -323,6 +343,7 @@ class ReplicaMachine:
 
     def mend_disk(self) -> None:
         self.disk.fails_writes = self.read_only
+        self.disk.fails_syncs = False
 
     def make_read_only(self) -> None:
         self.read_only = self.disk.fails_writes = True
@@ -331,6 +352,11 @@ class ReplicaMachine:
 def _read(source: LocalLog, offset: int, end: int) -> bytes:
     found = source.range_from(offset, end, READ_BYTES)
     return b"" if found is None else found.read()
+
+
+def _delete_before(source: LocalLog, offset: int) -> None:
+    source.delete_records(max(offset, source.log_start))
+    source.drop_deleted()
 
 
 def whole(source: LocalLog) -> list[StoredBatch]:

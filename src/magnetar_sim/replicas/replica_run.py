@@ -3,8 +3,11 @@ for all in-sync replicas, consumers, faults; then healing, progress and the last
 
 What must hold: ``replica_history``. In some runs a broker lives on with a disk that takes no writes
 any more: whatever it led must be led by others then. In some, syncs fail for a while, and the power
-is cut when that is forgotten. Phases, in seconds of virtual time: faults and work until
-``HEAL_S``, then every fault ends, and within ``PROGRESS_S`` all that must hold is there.
+is cut when that is forgotten. In some, syncs are not waited for, and one broker loses what it has
+not synced: it must not be believed then. In some, owners delete records.
+
+Phases, in seconds of virtual time: faults and work until ``HEAL_S``, then every fault ends, and
+within ``PROGRESS_S`` all that must hold is there.
 
 Why: docs/adr/0114-brokers-replicate-partitions.md.
 """
@@ -19,7 +22,7 @@ from typing import Final
 
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica
-from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.replication.fetcher import FetchLimits
 from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
 from magnetar.log.partition.replication.partition_state import PartitionState
@@ -40,6 +43,8 @@ OTHERS_SUFFICE: Final = ((3, 3, 2), (3, 3, 2), (4, 3, 2))
 """Sizes that can do without one broker: enough are left to commit, and they have what it has."""
 READ_ONLY_SHARE: Final = 0.15
 FAILED_SYNCS_SHARE: Final = 0.1
+INTERVAL_SHARE: Final = 0.1
+DELETING_SHARE: Final = 0.3
 FEW_COUNT: Final = ((1, 1, 1), (1, 1, 1), (2, 2, 1), (3, 3, 2))
 """Sizes where one broker's disk decides what is there."""
 TOPIC: Final = "t"
@@ -61,8 +66,10 @@ class ReplicaRun:
         drawn = self._disk_ends.random()
         self._has_read_only = drawn < READ_ONLY_SHARE
         self._has_failed_syncs = 0 <= drawn - READ_ONLY_SHARE < FAILED_SYNCS_SHARE
-        if self._has_read_only or self._has_failed_syncs:
-            sizes = OTHERS_SUFFICE if self._has_read_only else FEW_COUNT
+        drawn -= READ_ONLY_SHARE + FAILED_SYNCS_SHARE
+        self._by_interval = 0 <= drawn < INTERVAL_SHARE
+        if self._has_read_only or self._has_failed_syncs or self._by_interval:
+            sizes = FEW_COUNT if self._has_failed_syncs else OTHERS_SUFFICE
             brokers, self._replicas, self._min_isr = self._disk_ends.choice(sizes)
         self.history = ReplicaHistory()
         session_s = rng.choice((1.0, 2.0))
@@ -75,7 +82,9 @@ class ReplicaRun:
             MetadataServer(loop, random.Random(f"{seed}/metadata"), session_s),
             self.history,
             PartitionPolicy(
-                segments=SegmentLimits(segment_bytes_max=rng.choice((300, 2000, 1 << 20)))
+                sync=SyncPolicy.INTERVAL if self._by_interval else SyncPolicy.EACH_BATCH,
+                sync_interval_ms=self._disk_ends.choice((200, 1000)) if self._by_interval else 1000,
+                segments=SegmentLimits(segment_bytes_max=rng.choice((300, 2000, 1 << 20))),
             ),
             ReplicationSettings(
                 preferred_leader_interval_ms=rng.choice((0, 1500)),
@@ -100,6 +109,7 @@ class ReplicaRun:
         self._bug: str | None = None
         self._emptying = random.Random(f"{seed}/emptied")
         self._remaking = random.Random(f"{seed}/remade")
+        self._deleting = random.Random(f"{seed}/deleted")
 
     @property
     def confirmed(self) -> int:
@@ -143,14 +153,14 @@ class ReplicaRun:
         rng = self.random
         faults = ReplicaFaults(self.world, rng, self.machines, self._leading)
         self._faults = faults
-        faults.plan(rng.choice((1, 3, 8, 15)), begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
-        faults.plan_emptying(self._emptying, begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
+        self._plan(faults, begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1)
         if self._has_read_only:
             when_s = self._disk_ends.uniform(FAULTS_FROM_S, HEAL_S - 1)
             faults.plan_read_only(begin_s + when_s)
         if self._has_failed_syncs:
             faults.plan_failed_syncs(self._disk_ends, begin_s + FAULTS_FROM_S)
         remaking = self.loop.create_task(self._remake(), name="makes topics again")
+        deleting = self.loop.create_task(self._delete_records(), name="deletes records")
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)
             self.check()
@@ -164,11 +174,21 @@ class ReplicaRun:
         try:
             async with asyncio.timeout(PROGRESS_S):
                 await remaking
+                await deleting
                 await self._make_topic()  # one that a restored store has no state of
                 await self._last_look(actors)
         except TimeoutError:
             raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
         self.check()
+
+    def _plan(self, faults: ReplicaFaults, begin_s: float, end_s: float) -> None:
+        count = self.random.choice((1, 3, 8, 15))
+        if self._by_interval:
+            faults.plan_harmless(count, begin_s, end_s)
+            faults.plan_lost_writes(self._disk_ends, begin_s, end_s)
+        else:
+            faults.plan(count, begin_s, end_s)
+            faults.plan_emptying(self._emptying, begin_s, end_s)
 
     async def _make_topic(self) -> None:
         numbers = [number for _, number in self.partitions]
@@ -197,6 +217,20 @@ class ReplicaRun:
                 self.trace.note("run", f"{partition} is deleted by {machine.name}")
                 await asyncio.sleep(rng.choice((0.0, 0.0, 0.2, 1.5)))
                 await self._make_topic()
+
+    async def _delete_records(self) -> None:
+        """Now and then, in some runs, by whoever leads."""
+        rng = self._deleting
+        if rng.random() >= DELETING_SHARE:
+            return
+        while self.loop.time() < HEAL_S:
+            await asyncio.sleep(rng.uniform(0.2, 2.0))
+            partition = rng.choice(self.partitions)
+            share, told = rng.choice((0.3, 1.0)), rng.random() < 0.7
+            for machine in self.machines:
+                if self._leads(machine, partition):
+                    delete = partial(machine.delete_records, partition, share, told)
+                    await self._asked_once(machine, delete)
 
     async def _asked_once(
         self, machine: ReplicaMachine, question: Callable[[ReplicationNode], Awaitable[bool]]

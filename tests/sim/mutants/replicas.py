@@ -48,7 +48,7 @@ def _without_last_epoch(self: Any, asked: Any) -> Any:
     return request
 
 
-async def _stays(self: Any, partition: Any, *, for_nobody: bool) -> bool:
+async def _stays(self: Any, partition: Any, *, failed: bool) -> bool:
     return True
 
 
@@ -62,8 +62,8 @@ async def _deletes(self: Any, partition: Any) -> None:
         await self._lanes[0].run(lambda: self.directory.delete_log(partition))
 
 
-async def _of_whatever_cluster(self: Any, partition: Any) -> Any:
-    said = await self._witness.ask(partition)
+async def _of_whatever_cluster(self: Any, partition: Any, topic_id: Any) -> Any:
+    said = await self._witness.ask(partition, topic_id)
     return said._replace(cluster=self._directory.cluster, rooted=True)
 
 

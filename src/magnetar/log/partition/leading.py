@@ -24,7 +24,7 @@ import structlog
 
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost
-from magnetar.log.partition.replication.election import Live, LiveBroker, move
+from magnetar.log.partition.replication.election import Live, LiveBroker, give_up, move
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore, VersionedState
 from magnetar.log.policy import LogPolicy
@@ -102,6 +102,7 @@ class PartitionLeading:
         """This process leads, in a new epoch. ``known``: it was led before, so that there must be a
         state. Raises ``NotLeaderError``, ``LogError``, ``MetadataError``."""
         topic_id = await self._make_state(partition, policy, known)
+        await self._give_up_failed(partition)
         hosted = await self.host.replica(partition, topic_id)
         live = await self.company.live()
         stored = await self.states.change(*partition, partial(self._taken, live=live))
@@ -115,6 +116,16 @@ class PartitionLeading:
                 f"sync, or another leads (replicas {list(state.replicas)}, {why})"
             )
         return hosted
+
+    async def _give_up_failed(self, partition: Partition) -> None:
+        """Before a log that failed is opened again: it may lack then what it counted as stored, so
+        that it must not be elected by what it was."""
+        failed = self.host.replicas.get(partition)
+        if failed is None or failed.failure is None or self.host.directory.policy.sync.durable:
+            return
+        live = await self.company.live()
+        change = partial(give_up, live=live, broker=self.host.me.broker, forgets=True)
+        self.company.stored(partition, await self.states.change(*partition, change))
 
     async def _make_state(self, partition: Partition, policy: LogPolicy | None, known: bool) -> str:
         """If there is none; the topic's id."""

@@ -23,7 +23,9 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +115,8 @@ class LocalLog:
         """Where the first batch that is held begins: before ``log_start``, if records in its middle
         were deleted."""
         self.synced_end = log_start
+        self._synced_bytes = segments[-1].byte_count
+        """Of the active segment: as many as are on the disk, as far as can be known."""
         self._disk = disk
         self._created_ms = created_ms
 
@@ -224,7 +228,7 @@ class LocalLog:
         for batch in batches:
             self._learn(batch.header, batch.parts[-1])
         if through:
-            self.synced_end = self.log_end
+            self._synced()
 
     def _learn(self, header: BatchHead, rest: Buffer) -> None:
         """A batch is in the log; ``rest`` are its bytes, from the magic on at least. Nothing is
@@ -243,20 +247,38 @@ class LocalLog:
     def roll(self, base_offset: int, now_ms: int) -> None:
         """The active segment is sealed; the next begins at ``base_offset``. Raises ``OSError``."""
         active = self.segments[-1]
-        active.sync()  # before anything says that it is sealed
-        self.synced_end = self.log_end
+        self.sync()  # before anything says that it is sealed
         active.write_indexes()
+        self.producers.expire(now_ms - self.policy.producers_kept_ms, active.base_offset)
         self._write_snapshot(base_offset)
         self._created_ms = now_ms
         self.segments.append(
             Segment.create(self._disk, self.folder, base_offset, self.policy.segments)
         )
+        self._synced()
 
     def sync(self) -> int:
-        """All that is appended is durable; ``synced_end``. Raises ``OSError``."""
-        self.segments[-1].sync()
-        self.synced_end = self.log_end
+        """All that is appended is durable; ``synced_end``. Raises ``OSError``: this replica must
+        end."""
+        active = self.segments[-1]
+        try:
+            active.sync()
+        except OSError as error:
+            if self._synced_bytes == active.byte_count:
+                raise
+            # As after a write that failed: it can be read, and no later sync stores it, so that
+            # whoever opened the log again would take it for stored.
+            with suppress(OSError):
+                active.file.truncate(self._synced_bytes)
+            # Never "full": what counted is gone, and it is not enough to try again.
+            raise OSError(
+                errno.EIO, f"what was not synced is lost: {error}", str(active.file.path)
+            ) from error
+        self._synced()
         return self.synced_end
+
+    def _synced(self) -> None:
+        self.synced_end, self._synced_bytes = self.log_end, self.segments[-1].byte_count
 
     def _write_epochs(self) -> None:
         replace_file(self._disk, self.folder / LEADER_EPOCHS, encode_epochs(self.epochs.starts))
@@ -344,12 +366,17 @@ class LocalLog:
             last = self.segments.pop()
             cut += last.byte_count
             last.delete()
+        if cut:
+            # Before the one that stays is cut: a file that is back after a loss of power must not
+            # lie behind a hole.
+            self._disk.sync_dir(self.folder)
+            self._synced_bytes = self.segments[-1].byte_count  # it was sealed
         cut += self.segments[-1].truncate(end_offset)
-        self.segments[-1].sync()
-        self.synced_end = self.log_end
+        self._synced_bytes = min(self._synced_bytes, self.segments[-1].byte_count)
+        self.sync()
         self.epochs.truncate(self.log_end)
         self._write_epochs()
-        self._forget_after(self.log_end)
+        self.load_producers()
         if self.log_end < self.log_start:  # all that is left was deleted
             self.restart_at(self.log_end, now_ms)
         return cut
@@ -360,22 +387,17 @@ class LocalLog:
         for segment in reversed(self.segments):
             segment.delete()
         self.segments = [Segment.create(self._disk, self.folder, offset, self.policy.segments)]
-        self.log_start = self.first_base = self.synced_end = offset
+        self.log_start = self.first_base = offset
+        self._synced()
         self._created_ms = now_ms
         self.epochs.truncate(0)  # in place: the replica's machine knows them too
         self._write_epochs()
-        self._forget_after(offset)
+        self.load_producers()
         return cut
 
-    def _forget_after(self, end_offset: int) -> None:
-        """Producers and aborted transactions as they were when the log ended there."""
-        for name in self._disk.list(self.folder):
-            if name.endswith(SNAPSHOT) and int(name.removesuffix(SNAPSHOT)) > end_offset:
-                self._disk.remove(self.folder / name)
-        self.load_producers()
-
     def load_producers(self) -> None:
-        """From the latest snapshot that can be read, and the batches after it."""
+        """Producers and aborted transactions as they are at the log's end: from the latest snapshot
+        that can be read, and the batches after it."""
         self.aborted = []
         for segment in self.segments:
             self.aborted += self._aborted_of(segment)
@@ -395,21 +417,30 @@ class LocalLog:
         return kept
 
     def _snapshot(self) -> ProducerStates:
-        offsets = sorted(
-            int(name.removesuffix(SNAPSHOT))
-            for name in self._disk.list(self.folder)
-            if name.endswith(SNAPSHOT)
-        )
-        for offset in reversed(offsets):
+        for offset in reversed(self._keep_snapshots()):
             path = self.folder / file_name(offset, SNAPSHOT)
-            if not self.log_start <= offset <= self.log_end:
-                continue
             try:
                 data = read_file(self._disk, path) or b""
                 return ProducerStates(offset, decode_snapshot(data, path.name))
             except MetadataFormatError:
                 self._disk.remove(path)  # the one before it, and more batches, say the same
-        return ProducerStates(self.log_start)
+        return ProducerStates(self.segments[0].base_offset)
+
+    def _keep_snapshots(self) -> list[int]:
+        """Where there is one that counts. What lies behind the log's end goes, wherever a crash has
+        left it: other batches will be there. So does what earlier ends in order have left within
+        segments: the latest one says more."""
+        offsets = sorted(
+            int(name.removesuffix(SNAPSHOT))
+            for name in self._disk.list(self.folder)
+            if name.endswith(SNAPSHOT)
+        )
+        known = [each for each in offsets if self.segments[0].base_offset <= each <= self.log_end]
+        stay = {*known[-1:], *(segment.base_offset for segment in self.segments)}
+        for offset in offsets:
+            if offset not in known or offset not in stay:
+                self._disk.remove(self.folder / file_name(offset, SNAPSHOT))
+        return [each for each in known if each in stay]
 
     def _replay(self, segment: Segment) -> None:
         start = segment.index.position_before(self.producers.end_offset)

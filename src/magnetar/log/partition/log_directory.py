@@ -17,8 +17,11 @@ Rules:
   stored. It is drawn anew when the directory is made, and at a start after which something may be
   missing (no orderly end, and a sync policy that lets acknowledged bytes be lost). In-sync replicas
   are named with it, so that one whose disk has forgotten is not elected by mistake.
+* Which policy that was the directory says (``unsynced``), and not today's settings: whoever sets
+  each-batch after a loss of power must not have what was lost by it counted on.
 
-``lineage``, ``broker``, ``cluster``: version ``0``, then the number or the id. The other files:
+``lineage``, ``broker``, ``cluster``: version ``0``, then the number or the id; ``unsynced``:
+version ``0``, there while syncs are not waited for. The other files:
 ``checkpoint_files``.
 """
 
@@ -54,6 +57,7 @@ from magnetar.model.errors import MetadataFormatError, OtherClusterError
 
 CLEAN_END: Final = ".kafka_cleanshutdown"
 LINEAGE: Final = "lineage"
+UNSYNCED: Final = "unsynced"
 BROKER: Final = "broker"
 CLUSTER: Final = "cluster"
 REMOVING: Final = "removing"
@@ -128,13 +132,19 @@ class LogDirectory:
         self._log_starts = self._offsets(LOG_STARTS)
         self.high_watermarks = self._offsets(HIGH_WATERMARKS)
         lineage = self._read_number(LINEAGE)
-        if lineage is None or not (self.clean or self.policy.sync.durable):
+        durable, unsynced = self.policy.sync.durable, exists(self._disk, self.path / UNSYNCED)
+        if lineage is None or not (self.clean or (durable and not unsynced)):
             lineage = draw()
             # What was committed may not be what is here at those offsets any more: an end of the
             # log that was cut and not synced can be back.
             self.high_watermarks = {}
             replace_file(self._disk, self.path / LINEAGE, f"0\n{lineage}\n".encode())
         self.lineage = lineage
+        if unsynced and durable:  # whatever is lost by it is lost with the lineage
+            self._disk.remove(self.path / UNSYNCED)
+            self._disk.sync_dir(self.path)
+        elif not (unsynced or durable):
+            replace_file(self._disk, self.path / UNSYNCED, b"0\n")
         broker = self._read_number(BROKER)
         if broker is None:
             # Drawn: as random as the lineage is, when the directory is new.

@@ -148,13 +148,16 @@ class ProducerStates:
         starts = [each.open_from for each in self.producers.values() if each.open_from >= 0]
         return min(starts, default=None)
 
-    def expire(self, before_ms: int) -> None:
-        """Producers without an open transaction that were last heard of before that are
-        forgotten."""
+    def expire(self, before_ms: int, before_offset: int) -> None:
+        """Producers without an open transaction that were last heard of before that time, and
+        whose last batch is before that offset, are forgotten. (Times are of batches, and so may be
+        those of whatever a producer copies just now.)"""
         self.producers = {
             producer_id: state
             for producer_id, state in self.producers.items()
-            if state.open_from >= 0 or state.time_ms >= before_ms
+            if state.open_from >= 0
+            or state.time_ms >= before_ms
+            or (state.batches and state.batches[-1].last_offset >= before_offset)
         }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from magnetar.env.disk import DiskFile, RealDisk, RealFile
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import LocalLog
@@ -329,3 +331,126 @@ def test_what_a_snapshot_counts_is_in_the_index_of_aborted_transactions(tmp_path
     found, _ = opened(folder, recovery_point=4)
     assert aborted_of(found) == [(1, 0, 1), (2, 2, 3)]
     found.close()
+
+
+class _BadFile(RealFile):
+    fails = False
+
+    def datasync(self) -> None:
+        if self.fails:
+            raise OSError(errno.ENOSPC, "no space")
+        super().datasync()
+
+
+class _BadDisk(RealDisk):
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file = super().open(path, create=create)
+        assert isinstance(file, RealFile)
+        return _BadFile(path, file._fd)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_failed_sync_leaves_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """It can be read, and no later sync stores it. Also when the disk is full: it is not enough
+    then to try again, since what counted is gone."""
+    policy = replace(SMALL, sync=SyncPolicy.INTERVAL)
+    log, _ = opened(tmp_path / "t-0", policy, _BadDisk())
+    filled(log, 6)
+    assert log.sync() == log.log_end == 12
+    filled(log, 1)
+    if again:
+        log.sync()
+        assert log.truncate(12, NOW_MS) > 0
+        filled(log, 1)
+    monkeypatch.setattr(_BadFile, "fails", True)
+    with pytest.raises(OSError, match="what was not synced is lost") as failed:
+        log.sync()
+    assert failed.value.errno == errno.EIO
+    log.abandon()
+    monkeypatch.setattr(_BadFile, "fails", False)
+    found, recovered = opened(tmp_path / "t-0", policy)
+    assert (found.log_end, recovered.cuts) == (12, [])
+
+
+def test_a_log_whose_first_sync_fails_keeps_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    filled(log, 6)
+    log.abandon()
+    monkeypatch.setattr(_BadFile, "fails", True)
+    with pytest.raises(OSError, match="no space"):
+        opened(tmp_path / "t-0", SMALL, _BadDisk(), clean=True)
+    found, _ = opened(tmp_path / "t-0")
+    assert found.log_end == 12
+
+
+def _snapshots(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.snapshot"))
+
+
+def test_ends_in_order_leave_one_snapshot_within_a_segment(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    for number in range(6):
+        log, _ = opened(folder, clean=number > 0)
+        log.append_as_leader(batch([b"a"], producer=(7, 0, number)), 0, NOW_MS)
+        log.close()
+    log, _ = opened(folder, clean=True)
+    assert _snapshots(folder) == [6]
+    assert log.producers.producers[7].batches[-1].last_sequence == 5
+
+
+def test_a_snapshot_behind_a_cut_does_not_come_back(tmp_path: Path) -> None:
+    """The process ended in the middle of a cut: other batches came where it had been made."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    log.append_as_leader(batch([b"a"], producer=(7, 0, 0)), 0, NOW_MS)
+    log.append_as_leader(batch([b"b"], producer=(7, 0, 1)), 0, NOW_MS)
+    log.close()
+    assert _snapshots(folder) == [2]
+    snapshot = (folder / f"{2:020d}.snapshot").read_bytes()
+    cut, _ = opened(folder)
+    cut.truncate(1, NOW_MS)
+    cut.abandon()
+    (folder / f"{2:020d}.snapshot").write_bytes(snapshot)  # the crash came before it went
+    for _ in range(2):
+        log, _ = opened(folder)
+        log.append_as_leader(batch([b"x"]), 1, NOW_MS)
+        log.abandon()
+    found, _ = opened(folder)
+    assert found.producers.producers[7].batches[-1].last_sequence == 0
+    assert not found.append_as_leader(batch([b"b"], producer=(7, 0, 1)), 2, NOW_MS).repeated
+
+
+def test_producers_of_deleted_records_are_known_after_a_crash(tmp_path: Path) -> None:
+    """While the segment that has their batches is there."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    log.append_as_leader(batch([b"a", b"b"], producer=(7, 0, 0)), 0, NOW_MS)
+    log.append_as_leader(batch([b"x"]), 0, NOW_MS)
+    log.delete_records(2)
+    log.abandon()
+    found, _ = opened(folder, log_start=2)
+    assert found.log_start == 2
+    again = found.append_as_leader(batch([b"a", b"b"], producer=(7, 0, 0)), 0, NOW_MS)
+    assert again == (0, 1, True)
+
+
+def test_producers_that_were_not_heard_of_for_long_are_forgotten(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    day_ms = SMALL.producers_kept_ms
+
+    def send(producer: int, time_ms: int, attributes: int = 0) -> None:
+        data = batch([b"a"], producer=(producer, 0, 0), time_ms=time_ms, attributes=attributes)
+        log.append_as_leader(data, 0, NOW_MS)
+
+    send(1, NOW_MS - day_ms - 1)
+    send(2, NOW_MS)
+    send(3, NOW_MS - day_ms - 1, attributes=0x10)
+    log.roll(log.log_end, NOW_MS)
+    assert list(log.producers.producers) == [1, 2, 3], "they wrote to the segment just now"
+    send(4, NOW_MS - 2 * day_ms)
+    log.roll(log.log_end, NOW_MS)
+    assert list(log.producers.producers) == [2, 3, 4], "a transaction is open"

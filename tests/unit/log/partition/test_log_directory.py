@@ -170,3 +170,15 @@ def test_one_log_that_was_left_as_by_a_crash_has_all_recovered(tmp_path: Path) -
     again.open_log(TWO, NOW_MS)
     again.close()
     assert opened(tmp_path, lineages).clean, "it was opened, and closed in order"
+
+
+def test_each_batch_after_a_loss_of_power_does_not_bring_back_what_it_took(tmp_path: Path) -> None:
+    """As whoever is warned of it does."""
+    lineages = numbers()
+    opened(tmp_path, lineages, SyncPolicy.INTERVAL).close()
+    before = opened(tmp_path, lineages, SyncPolicy.INTERVAL)
+    after = opened(tmp_path, lineages)  # it was not closed
+    assert after.lineage != before.lineage
+    assert opened(tmp_path, lineages).lineage == after.lineage, "it has waited for syncs since"
+    in_order = opened(tmp_path, lineages, SyncPolicy.OPERATING_SYSTEM)
+    assert in_order.lineage != opened(tmp_path, lineages, SyncPolicy.OPERATING_SYSTEM).lineage

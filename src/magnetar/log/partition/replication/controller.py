@@ -161,7 +161,21 @@ class Controller:
                 epoch=stored.state.leader_epoch,
                 in_sync=[member.broker for member in stored.state.isr],
             )
+            self._tell_forgotten(partition, before, stored)
         self._image.stored(partition, stored)
+
+    @staticmethod
+    def _tell_forgotten(
+        partition: Partition, before: VersionedState | None, stored: VersionedState
+    ) -> None:
+        known = () if before is None else (*before.state.isr, *before.state.elr)
+        if len(stored.state.replicas) == 1 and not set(stored.state.isr) <= {*known}:
+            log.warning(
+                "the only replica of a partition goes on with what it has; what was not synced "
+                "may be gone",
+                partition=f"{partition[0]}-{partition[1]}",
+                broker=stored.state.leader,
+            )
 
     def close(self) -> None:
         """End every watch. The claim goes with the session, or at once by ``resign``."""

@@ -13,6 +13,14 @@ Rules:
 * A replica that is not alive leaves the in-sync set. If the set is too small to commit then, it
   becomes eligible: nothing can be committed without it from here on, so it has everything. As soon
   as the set is large enough again, nobody is eligible: things are committed without them.
+* A replica whose log has failed is out of sync until it has caught up (``give_up``). Where syncs
+  are not waited for it may lack what it counted as stored: then it is not eligible either, as a
+  process that is started again is not (KIP-966's unclean shutdown), unless nobody else is left who
+  has what is committed. The epoch is another one after that, so that no fetch of before, wherever
+  it was held up, says that it has what it lost. Why:
+  docs/adr/0169-a-replica-that-failed-is-not-believed.md.
+* The only replica of a partition goes on with what it has, whatever it has forgotten: nobody else
+  can know more.
 * With ``unclean``, of the topic or of the broker that decides, any live replica will do if no other
   is there, and is then alone in sync. What it lacks is lost; that is off unless somebody says so.
 * Every change of the leader, to nobody too, has a new epoch: what an earlier one still sends is
@@ -40,11 +48,22 @@ Live = Mapping[int, LiveBroker]
 
 def elect(state: PartitionState, live: Live, *, unclean: bool = False) -> PartitionState | None:
     """``state`` as it has to be with these brokers; None: as it is."""
+    if _is_settled(state, live):
+        return None
     in_sync = tuple(member for member in state.isr if _lives(member, live))
     kept = _with_eligible(state, in_sync, live)
     found = _led(kept, live, unclean or state.unclean)
     found.check()
     return None if found == state else found
+
+
+def _is_settled(state: PartitionState, live: Live) -> bool:
+    """It leads who was elected, and all live who are in sync: so of nearly all partitions at nearly
+    all looks, of which there is one for each change of any of them."""
+    leader = live.get(state.leader)
+    if leader is None or leader.start != state.leader_start or state.elr:
+        return False
+    return len(state.isr) >= state.least_in_sync and all(_lives(each, live) for each in state.isr)
 
 
 def _lives(member: Member, live: Live) -> bool:
@@ -86,7 +105,7 @@ def _led(state: PartitionState, live: Live, unclean: bool) -> PartitionState:
             rest = tuple(member for member in state.elr if member.broker != broker)
             alone = replace(state, isr=(eligible[broker],), elr=rest)
             return _new_leader(_only_if_needed(alone), broker, live)
-    if unclean:
+    if unclean or len(state.replicas) == 1:
         for broker in state.replicas:
             if broker in live:
                 member = Member(broker, live[broker].lineage)
@@ -107,6 +126,23 @@ def _new_leader(state: PartitionState, broker: int, live: Live) -> PartitionStat
         leader_start=live[broker].start,
         leader_epoch=state.leader_epoch + 1,
     )
+
+
+def give_up(
+    state: PartitionState, live: Live, broker: int, *, forgets: bool
+) -> PartitionState | None:
+    """The log of ``broker``'s replica has failed, and is to be opened anew; None: nothing follows.
+    ``forgets``: it may lack then what it counted as stored."""
+    others = {number: each for number, each in live.items() if number != broker}
+    found = elect(state, others) or state
+    elr = tuple(member for member in found.elr if member.broker != broker)
+    counted = [member for member in (*state.isr, *state.elr) if member.broker == broker]
+    if forgets and counted and (found.isr or elr):
+        found = replace(found, elr=elr)
+        if found.leader_epoch == state.leader_epoch and found.leader != NO_LEADER:
+            found = _new_leader(found, found.leader, live)
+    found.check()
+    return None if found == state else found
 
 
 def prefer(state: PartitionState, live: Live) -> PartitionState | None:

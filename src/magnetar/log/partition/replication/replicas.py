@@ -10,8 +10,10 @@ Rules:
   replica's part never changes while it is changing.
 * A leader's proposal is compared and set with the version that it was made from. Whatever comes
   back, the state is read and learnt before the next one; until then both sets count.
-* A replica whose log fails is given up: another is elected, if there is one in sync, and then it is
-  opened anew, which recovers it. It must not go on leading with a log that stores nothing.
+* A replica whose log fails is given up: it leaves the in-sync set, another is elected, if there is
+  one in sync, and only then it is opened anew, which recovers it. It must not go on leading with a
+  log that stores nothing; and where syncs are not waited for, what was opened anew may lack what
+  it counted as stored, so that nobody may be elected by what it was before.
 * A replica is played with the files of its state's topic only. One whose state is gone is doomed:
   not served, and not deleted here (``log.partition.doom``).
 * Whoever ends in order hands over what it leads first, so that nobody waits for its session.
@@ -315,20 +317,18 @@ class Replicas:
         # on in the epoch that it led.
         stepped_down = False
         while not stepped_down:
-            stepped_down = await self._step_down(kept.partition, for_nobody=True)
+            stepped_down = await self._step_down(kept.partition, failed=True)
             await asyncio.sleep(PAUSE_S)
         await asyncio.sleep(REOPEN_S)
         kept.failed, kept.played = False, None
 
-    async def _step_down(self, partition: Partition, *, for_nobody: bool) -> bool:
-        """Another leads, if one is in sync; else nobody does if ``for_nobody``. False: the store
-        could not be asked."""
+    async def _step_down(self, partition: Partition, *, failed: bool) -> bool:
+        """Another leads, if one is in sync; else nobody does, and this replica is in sync no more,
+        if its log ``failed``. False: the store could not be asked."""
+        change = self._given_up if failed else self._without_me
         try:
-            live = dict(live_of(await self._brokers.look()))
-            live.pop(self._me.broker, None)
-            stored = await self._image.store.change(
-                *partition, lambda state: self._without_me(state, live, for_nobody)
-            )
+            live = live_of(await self._brokers.look())
+            stored = await self._image.store.change(*partition, lambda state: change(state, live))
         except NoNodeError:
             return True
         except MetadataError as error:
@@ -337,20 +337,22 @@ class Replicas:
         self._image.stored(partition, stored)
         return True
 
-    def _without_me(
-        self, state: PartitionState, live: election.Live, for_nobody: bool
-    ) -> PartitionState | None:
-        others = any(each.broker in live for each in state.isr)
-        if state.leader != self._me.broker or not (others or for_nobody):
+    def _given_up(self, state: PartitionState, live: election.Live) -> PartitionState | None:
+        forgets = not self._host.directory.policy.sync.durable
+        return election.give_up(state, live, self._me.broker, forgets=forgets)
+
+    def _without_me(self, state: PartitionState, live: election.Live) -> PartitionState | None:
+        others = {number: each for number, each in live.items() if number != self._me.broker}
+        if state.leader != self._me.broker or not any(each.broker in others for each in state.isr):
             return None
-        return election.elect(state, live)
+        return election.elect(state, others)
 
     async def hand_over(self) -> None:
         """Have others lead what is led here, where they are in sync."""
         led = self.led()
         for start in range(0, len(led), HAND_OVERS_AT_ONCE):
             some = led[start : start + HAND_OVERS_AT_ONCE]
-            await asyncio.gather(*(self._step_down(each, for_nobody=False) for each in some))
+            await asyncio.gather(*(self._step_down(each, failed=False) for each in some))
 
     def close(self) -> None:
         """Play nothing more; before the log directory is closed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from magnetar.log.partition.replication.election import LiveBroker, elect, prefer, with_isr
+from magnetar.log.partition.replication.election import LiveBroker, elect, give_up, prefer, with_isr
 from magnetar.log.partition.replication.partition_state import (
     NO_LEADER,
     Member,
@@ -98,3 +100,52 @@ def test_the_bytes_say_the_same() -> None:
     for data in (b"", b"[]", b'{"version":2}', b'{"version":1,"replicas":[1]}'):
         with pytest.raises(MetadataFormatError, match="/p"):
             decode_state(data, "/p")
+
+
+def test_a_replica_whose_log_failed_is_out_of_sync() -> None:
+    assert give_up(state(), ALL, 2, forgets=False) == state(isr=(ONE, THREE))
+    led = give_up(state(), ALL, 1, forgets=False)
+    assert led == state(isr=(TWO, THREE), leader=2, leader_epoch=5)
+    small = state(isr=(ONE, TWO))
+    eligible = state(isr=(ONE,), elr=(TWO,))
+    assert give_up(small, ALL, 2, forgets=False) == eligible, "it has all that it has stored"
+    assert give_up(eligible, ALL, 2, forgets=False) is None
+    assert give_up(eligible, ALL, 3, forgets=False) is None, "it was not counted on"
+
+
+def test_one_that_may_have_forgotten_is_not_eligible() -> None:
+    """Where syncs are not waited for, a failed log may lack what it counted as stored."""
+    small = state(isr=(ONE, TWO))
+    # In another epoch: a fetch of before, held up somewhere, must not say that it has all.
+    alone = state(isr=(ONE,), leader_epoch=5)
+    assert give_up(small, ALL, 2, forgets=True) == alone
+    assert give_up(state(isr=(ONE,), elr=(TWO,)), ALL, 2, forgets=True) == alone
+    assert give_up(alone, ALL, 2, forgets=True) is None, "once"
+    assert give_up(small, ALL, 1, forgets=True) == state(isr=(TWO,), leader=2, leader_epoch=5)
+    # Whoever has all that is committed is waited for.
+    waits = give_up(small, live(2), 2, forgets=True)
+    assert waits is not None
+    assert (waits.leader, waits.isr, waits.elr) == (NO_LEADER, (), (ONE,))
+    assert elect(waits, live(2, 3)) is None
+    assert elect(waits, ALL) == state(isr=(ONE,), leader_epoch=6)
+
+
+def test_one_that_may_have_forgotten_goes_on_if_nobody_has_more() -> None:
+    alone = state(1, isr=(ONE,))
+    nobody = give_up(alone, ALL, 1, forgets=True)
+    assert nobody is not None
+    assert (nobody.leader, nobody.isr, nobody.elr) == (NO_LEADER, (), (ONE,))
+    assert elect(nobody, ALL) == state(1, isr=(ONE,), leader_epoch=6)
+
+
+def test_the_only_replica_goes_on_with_what_it_has() -> None:
+    """Whoever opened its topic would lead it so; but nobody may open one that nobody leads."""
+    only = PartitionState((1,), 1, isr=(ONE,), leader=1, leader_start=7, leader_epoch=4)
+    nobody = elect(only, {})
+    assert nobody is not None
+    assert (nobody.leader, nobody.elr) == (NO_LEADER, (ONE,))
+    forgot = elect(nobody, {1: LiveBroker(8, 11)})
+    assert forgot is not None
+    assert (forgot.leader, forgot.leader_start, forgot.leader_epoch) == (1, 8, 6)
+    assert (forgot.isr, forgot.elr) == ((Member(1, 11),), ())
+    assert elect(only, {1: LiveBroker(8, 11)}) == replace(forgot, leader_epoch=5)
