@@ -236,7 +236,9 @@ class PartitionLeader:
     def _behind(self, member: Member, now_ms: int) -> bool:
         if member == self._me:
             return False
-        progress = self._followers.setdefault(member, _Progress(-1, now_ms))
+        progress = self._followers.get(member)
+        if progress is None:
+            progress = self._followers[member] = _Progress(-1, now_ms)
         return (
             progress.end_offset != self.log_end
             and now_ms - progress.caught_up_ms > self._lag_ms_max

@@ -8,6 +8,8 @@ Rules:
 
 * What a request says of a follower's log (its offset) counts before anything is read.
 * A partition that is refused ends the wait: its follower has to look at the state.
+* One that cannot be read is refused alone: what else its follower asks for has nothing to do with
+  it, and must not go out of sync for it.
 * The first partition that has something gives one whole batch at least; all keep to the request's
   bounds and to ``bytes_max``.
 """
@@ -27,6 +29,7 @@ from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.replication.leader import FetchGrant, FetchRequest, PartitionLeader
 from magnetar.log.partition.replication.partition_state import Member
 from magnetar.model.errors import (
+    CorruptBatchError,
     FencedLeaderEpochError,
     OffsetOutOfRangeError,
     PartitionError,
@@ -62,6 +65,20 @@ class FollowerFetches:
         self._find = find
         self._now_ms = now_ms
         self._bytes_max = bytes_max
+        self._unreadable: dict[Partition, int] = {}
+
+    def tell_unreadable(self, replica: HostedReplica, offset: int, error: Exception) -> None:
+        """Once for each place: its follower asks again and again."""
+        if self._unreadable.get(replica.partition) == offset:
+            return
+        self._unreadable[replica.partition] = offset
+        log.error(
+            "a leader's log cannot be read: its followers do not get on, and nothing more is "
+            "committed once they are out of sync. Have another replica lead, or mend the disk",
+            partition=replica.name,
+            offset=offset,
+            error=str(error),
+        )
 
     async def serve(self, request: ClientFetchRequest) -> FetchResponse:
         """One answer, perhaps after a while."""
@@ -100,15 +117,15 @@ class _Look:
     def __init__(self, fetches: FollowerFetches, request: ClientFetchRequest) -> None:
         self.size = 0
         self.told = False
-        self.leading: list[HostedReplica] = []
+        self.leading: dict[HostedReplica, None] = {}
         self._fetches = fetches
         self._request = request
         self._left = min(request.bytes_max, fetches._bytes_max)
         for topic in request.topics:
             for part in topic.partitions:
                 found = fetches._find((topic.name, part.partition))
-                if found is not None and found not in self.leading:
-                    self.leading.append(found)
+                if found is not None:
+                    self.leading[found] = None
 
     async def collect(self) -> FetchResponse:
         answer = FetchResponse()
@@ -127,6 +144,8 @@ class _Look:
             self._refuse(found, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return found
         before = leader.high_watermark
+        # Whoever let go of segments may have ended before it could say so.
+        leader.trimmed(replica.source.first_base)
         try:
             grant = self._granted(leader, part)
         except FencedLeaderEpochError:
@@ -173,8 +192,13 @@ class _Look:
             read = partial(_read, replica.source, part.fetch_offset, grant.end_offset, max(most, 1))
             try:
                 data = await replica.run(read)
-            except PartitionError:
+            except PartitionError:  # trimmed meanwhile: the next fetch is told where it begins
                 self._refuse(found, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return
+            except (OSError, CorruptBatchError) as error:
+                if replica.failure is None:  # else its files are closed
+                    self._fetches.tell_unreadable(replica, part.fetch_offset, error)
+                self._refuse(found, ErrorCode.KAFKA_STORAGE_ERROR)
                 return
             if replica.machine.leader is not leader:
                 # The log may have been cut since: what was read is nobody's any more.
