@@ -18,7 +18,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote
@@ -58,6 +59,8 @@ class StateImage:
         self._stale: dict[Partition, None] = {}
         self._topics: dict[str, EndWatch] = {}
         self._partitions: dict[Partition, EndWatch] = {}
+        self._numbers: dict[str, dict[int, None]] = {}
+        """Of each topic's partitions: there may be as many topics as partitions."""
         self._ends = [
             metadata.watch(ROOT, self._root_changed),
             metadata.watch_session(self._session_changed),
@@ -157,7 +160,7 @@ class StateImage:
         for topic in [each for each in self._topics if each not in found]:
             self._topics.pop(topic)()
             self._stale_topics.pop(topic, None)
-            self._forget(topic, ())
+            self._forget(topic, frozenset())
 
     async def _list_partitions(self, topic: str) -> None:
         self._stale_topics.pop(topic, None)
@@ -173,8 +176,9 @@ class StateImage:
                 self._partitions[partition] = self.store.watch(
                     topic, number, partial(self._partition_changed, partition)
                 )
+                self._numbers.setdefault(topic, {})[number] = None
                 self._stale[partition] = None
-        self._forget(topic, numbers)
+        self._forget(topic, frozenset(numbers))
 
     async def _children(self, path: str) -> list[str]:
         try:
@@ -182,12 +186,16 @@ class StateImage:
         except NoNodeError:
             return []
 
-    def _forget(self, topic: str, but: Sequence[int]) -> None:
-        gone = [each for each in self._partitions if each[0] == topic and each[1] not in but]
-        for partition in gone:
+    def _forget(self, topic: str, but: AbstractSet[int]) -> None:
+        known = self._numbers.get(topic, {})
+        for number in [each for each in known if each not in but]:
+            partition = topic, number
+            del known[number]
             self._partitions.pop(partition)()
             self._stale.pop(partition, None)
             self._learn(partition, None)
+        if not known:
+            self._numbers.pop(topic, None)
 
     async def _read(self, partition: Partition) -> None:
         # Before it is read: a change that comes meanwhile has it read once more.
@@ -235,3 +243,4 @@ class StateImage:
             end()
         self._topics.clear()
         self._partitions.clear()
+        self._numbers.clear()
