@@ -6,7 +6,8 @@ it is cannot be told from the missing state, so that nothing is served any more,
 once:
 
 * Files go after a grace, and only if the store answers, is still the one of the cluster that wrote
-  them (its INSTANCEID), has the root of all states, and still has no state for them.
+  them (its INSTANCEID), has the root of all states, still has no state for them, and nothing that
+  says that there should be one: whoever deletes a topic notes that first.
 * A state that comes back with the same topic id has its files again.
 * A state with another topic id is of another topic of that name: it never has the files. They make
   room for it at once, since a name has one making at a time: a state that the cluster's own store
@@ -16,7 +17,7 @@ once:
   that is in them is deleted but by an operator.
 * A removal that was begun is finished: what is half there must not come back.
 
-Why: docs/adr/0137-doomed-partitions.md.
+Why: docs/adr/0137-doomed-partitions.md, docs/adr/0169-a-replica-that-failed-is-not-believed.md.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ class HeldFiles:
 class StoreAnswer(NamedTuple):
     """What the metadata store says, asked for the newest there is. ``cluster``: the id of its
     cluster; empty: it has none. ``rooted``: the root of all states is there. ``topic_id``: of the
-    partition's state; None: there is no state."""
+    partition's state; None: there is no state. ``noted``: of the topic that it is asked for nothing
+    says that it should be there."""
 
     cluster: str
     rooted: bool
     topic_id: str | None
+    noted: bool = True
 
 
 class Claim(Enum):
@@ -105,6 +108,12 @@ def judge(
         return JudgedDoom(
             Doom.KEEP,
             "they name no topic (no partition.metadata); delete them by hand if nobody needs them",
+        )
+    if said.topic_id is None and not said.noted:
+        return JudgedDoom(
+            Doom.KEEP,
+            f"nobody has noted that topic {held.topic_id} was deleted: restore its state, or "
+            f"delete /partition-ids/{held.topic_id}",
         )
     if doomed_ms < grace_ms:
         return JudgedDoom(Doom.WAIT, f"for {grace_ms - doomed_ms} ms more")

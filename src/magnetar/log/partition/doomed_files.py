@@ -24,6 +24,7 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.doom import (
     Claim,
     Doom,
+    JudgedDoom,
     StoreAnswer,
     claim,
     judge,
@@ -41,13 +42,14 @@ GRACE_MS: Final = 60_000
 SCAN_S: Final = 600.0
 """Directories that nobody has opened are looked for so often."""
 LOOK_S_LEAST: Final = 0.2
+_WAITS: Final = "their topic was deleted"
 
 
 @dataclass(slots=True)
 class _Doomed:
     since_s: float
     told: str = ""
-    """Why they are kept, as the log was told last."""
+    """What becomes of them, as the log was told last."""
 
 
 class DoomedPartitions:
@@ -75,17 +77,9 @@ class DoomedPartitions:
         return len(self._doomed)
 
     def add(self, partition: Partition) -> None:
-        """Its state is gone; it is closed."""
+        """Its state is gone; it is closed. Why that is so is asked for, and told, at once."""
         if partition not in self._doomed:
             self._doomed[partition] = _Doomed(_now_s())
-            log.warning(
-                "a partition has no state in the metadata store any more: it is not served, and "
-                "its files go after a while if the store still says so then. If nobody deleted its "
-                "topic, restore the store",
-                partition=folder_name(partition),
-                directory=str(self._directory.path),
-                kept_ms=self._grace_ms,
-            )
             self._wake.set()
 
     # -- opening ------------------------------------------------------------------------------
@@ -179,27 +173,43 @@ class DoomedPartitions:
 
     async def _judged(self, partition: Partition) -> Doom:
         directory, doomed = self._directory, self._doomed.get(partition)
-        said = await self._answer(partition)
+        before = await self._lane.run(lambda: directory.held(partition))
+        topic_id = "" if before is None else before.topic_id
+        said = await self._answer(partition, topic_id)
         held = await self._lane.run(lambda: directory.held(partition))
         if doomed is None or held is None or partition in directory.logs:
             return Doom.CLAIMED
+        if held.topic_id != topic_id:  # it was asked of another topic's files
+            return Doom.WAIT
         past_ms = int((_now_s() - doomed.since_s) * 1000)
         found = judge(held, said, directory.cluster, past_ms, self._grace_ms)
+        self._tell(partition, doomed, found)
+        return found.verdict
+
+    def _tell(self, partition: Partition, doomed: _Doomed, found: JudgedDoom) -> None:
+        """Once for each reason."""
         if found.verdict is Doom.KEEP and doomed.told != found.why:
             doomed.told = found.why
             log.warning(
-                "files of a doomed partition are kept",
+                "a partition has no state in the metadata store any more: it is not served, and "
+                "its files are kept",
                 partition=folder_name(partition),
-                directory=str(directory.path),
+                directory=str(self._directory.path),
                 why=found.why,
             )
-        return found.verdict
+        elif found.verdict is Doom.WAIT and doomed.told != _WAITS:
+            doomed.told = _WAITS
+            log.info(
+                "a partition's topic was deleted: its files go after a while",
+                partition=folder_name(partition),
+                kept_ms=self._grace_ms,
+            )
 
-    async def _answer(self, partition: Partition) -> StoreAnswer | None:
+    async def _answer(self, partition: Partition, topic_id: str) -> StoreAnswer | None:
         if self._witness is None:
             return None
         try:
-            return await self._witness.ask(partition)
+            return await self._witness.ask(partition, topic_id)
         except MetadataError:
             return None
 

@@ -64,6 +64,8 @@ def test_another_topic_of_the_name_ends_a_former_one_in_its_own_cluster_only() -
         (HELD, StoreAnswer("", rooted=True, topic_id=None), "", 10 * GRACE_MS, Doom.KEEP),
         (HELD, StoreAnswer("c1", rooted=True, topic_id=OURS), "c1", 10 * GRACE_MS, Doom.CLAIMED),
         (HELD, StoreAnswer("c1", rooted=True, topic_id=OTHER), "c1", GRACE_MS, Doom.REMOVE),
+        (HELD, DELETED._replace(noted=False), "c1", 10 * GRACE_MS, Doom.KEEP),
+        (HELD, StoreAnswer("c1", True, OTHER, noted=False), "c1", GRACE_MS, Doom.REMOVE),
         (NAMELESS, DELETED, "c1", 10 * GRACE_MS, Doom.KEEP),
         (HeldFiles(), DELETED, "c1", GRACE_MS, Doom.REMOVE),
         (HeldFiles("", has_records=True, removing=True), None, "c1", 0, Doom.REMOVE),

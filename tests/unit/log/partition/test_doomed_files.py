@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.log.partition.hosting import PartitionHost
-from magnetar.log.partition.replication.state_store import StateStore
+from magnetar.log.partition.replication.state_store import (
+    DELETED,
+    StateStore,
+    id_path,
+    state_path,
+)
 from magnetar.log.partition.serving.partition_names import partition_of
 from magnetar.log.seam import LogStore
 from magnetar.model.errors import LogError
@@ -16,6 +23,7 @@ from tests.unit.log.doubles import Process
 from tests.unit.log.partition.serving.test_partition_log import NAME, Setting, fill, read_all
 
 PARTITION = partition_of(NAME)
+STATE = state_path(*PARTITION)
 LONG_MS = 3_600_000
 
 
@@ -43,9 +51,11 @@ async def filled(store: LogStore, count: int) -> None:
     await source.close()
 
 
-async def lose_state(setting: Setting) -> None:
-    """As whoever empties the metadata store: nobody has deleted the topic."""
-    await StateStore(Process(setting.world).metadata).delete(*PARTITION)
+async def lose_state(setting: Setting, nodes: Sequence[str] = (STATE,)) -> None:
+    """Nobody has deleted the topic."""
+    metadata = Process(setting.world).metadata
+    for node in nodes:
+        await metadata.delete(node)
     await host_of(setting).doom(PARTITION)
 
 
@@ -71,17 +81,80 @@ def test_a_lost_state_is_refused_and_has_its_files_when_it_is_back() -> None:
 
     async def scenario() -> None:
         await filled(setting.store(), 5)
-        states = StateStore(Process(setting.world).metadata)
-        before = (await states.read(*PARTITION)).state
+        metadata = Process(setting.world).metadata
+        before = (await metadata.get(STATE)).value
         await lose_state(setting)
         with pytest.raises(LogError, match="has no state in the metadata store any more"):
             await setting.store().open(NAME)
         assert files(setting)
-        await states.create(*PARTITION, before)
+        await metadata.create(STATE, before)
         source = await setting.store().open(NAME)
         assert len(await read_all(source)) == 5
         assert len(host_of(setting).doomed) == 0
         await source.close()
+
+    setting.run(scenario)
+
+
+def test_a_state_that_is_gone_and_was_not_deleted_is_missed() -> None:
+    """Somebody has deleted it by hand, say: the node of its id is there, and does not say that the
+    topic was deleted."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        await filled(setting.store(), 5)
+        states = StateStore(Process(setting.world).metadata)
+        topic_id = (await states.read(*PARTITION)).state.topic_id
+        with capture_logs() as told:
+            await lose_state(setting)
+            await until(lambda: bool(_warned(told)), "it is told")
+            await asyncio.sleep(1.0)  # several looks, and the grace is over
+        assert files(setting)
+        (warned,) = _warned(told)
+        assert f"delete {id_path(topic_id)}" in warned["why"]
+        await Process(setting.world).metadata.delete(id_path(topic_id))
+        await until(lambda: not files(setting), "as whoever deletes that node says")
+
+    setting.run(scenario)
+
+
+def _warned(told: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [each for each in told if each["log_level"] == "warning"]
+
+
+def test_nobody_is_told_to_restore_what_was_deleted() -> None:
+    setting = Setting()
+    setting.parts.grace_ms = 400
+
+    async def scenario() -> None:
+        store = setting.store()
+        await filled(store, 5)
+        with capture_logs() as told:
+            await store.delete(NAME)
+            await until(lambda: not files(setting), "they go")
+        assert not _warned(told)
+        assert [each for each in told if "topic was deleted" in each["event"]]
+
+    setting.run(scenario)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_deletion_that_ended_half_way_is_one(step: int) -> None:
+    """Behind its first step it has been noted, and the state is there; behind the second the state
+    is gone."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        await filled(setting.store(), 5)
+        metadata = Process(setting.world).metadata
+        topic_id = (await StateStore(metadata).read(*PARTITION)).state.topic_id
+        await metadata.put(id_path(topic_id), DELETED, -1)
+        if step == 0:
+            source = await setting.store().open(NAME)
+            assert len(await read_all(source)) == 5, "it is not deleted yet"
+            await source.close()
+        await lose_state(setting)
+        await until(lambda: not files(setting), "they go")
 
     setting.run(scenario)
 

@@ -46,8 +46,8 @@ class WorldWitness:
     async def _cluster_id(self) -> str:
         return self.cluster
 
-    async def ask(self, partition: Partition) -> StoreAnswer:
-        return await self._asked().ask(partition)
+    async def ask(self, partition: Partition, held_id: str = "") -> StoreAnswer:
+        return await self._asked().ask(partition, held_id)
 
     async def listed(self) -> frozenset[Partition]:
         return await self._asked().listed()

@@ -11,11 +11,13 @@ Rules:
   at 0 like those before. So a state's id has a node of its own, made before the state and deleted
   with it, and a state is changed only while that is there: what was read of an earlier making
   fits no later one (docs/adr/0161-states-are-changed-beside-their-ids.md).
+* That a topic is deleted is noted in the node of its id before its state goes: a state that is gone
+  without it was lost (docs/adr/0169-a-replica-that-failed-is-not-believed.md).
 * An answer that does not come (``MetadataUnavailableError``) leaves the outcome in doubt. It is
   raised, and the caller reads before it does anything else: a leader goes on counting both sets.
 
-Paths: ``/partitions/TOPIC/N`` (bytes: ``partition_state``), ``/partition-ids/ID`` (empty). The name
-of a topic is escaped, since it may have a slash in it.
+Paths: ``/partitions/TOPIC/N`` (bytes: ``partition_state``), ``/partition-ids/ID`` (empty, or
+``deleted``). The name of a topic is escaped, since it may have a slash in it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from magnetar.model.errors import (
 
 ROOT: Final = "/partitions"
 IDS: Final = "/partition-ids"
+DELETED: Final = b"deleted"
 Change = Callable[[PartitionState], PartitionState | None]
 
 
@@ -91,8 +94,8 @@ class StateStore:
         return VersionedState(decode_state(found.value, path), found.version)
 
     async def delete(self, topic: str, number: int) -> None:
-        """It is no error if there is none. What is left by who fails between its two steps is an
-        empty node."""
+        """It is no error if there is none. What is left by who fails between its steps is a node
+        that says so."""
         path = state_path(topic, number)
         deleted = None
         while True:
@@ -107,6 +110,9 @@ class StateStore:
             if deleted not in (None, found.state.topic_id):
                 return  # made again meanwhile
             deleted = found.state.topic_id
+            if found.state.guarded:
+                with suppress(NoNodeError):
+                    await self._metadata.put(id_path(deleted), DELETED, -1)
             try:
                 await self._metadata.delete(path, found.version)
             except (BadVersionError, NoNodeError):
@@ -115,6 +121,14 @@ class StateStore:
                 with suppress(MetadataError):  # the topic is deleted, whatever becomes of this
                     await self._metadata.delete(id_path(deleted))
             return
+
+    async def deletion_noted(self, topic_id: str) -> bool:
+        """Of a partition without a state: nothing says that it should have one. (A deletion that
+        was finished has left nothing.)"""
+        try:
+            return (await self._metadata.get(id_path(topic_id))).value == DELETED
+        except NoNodeError:
+            return True
 
     async def partitions(self) -> list[tuple[str, int]]:
         """Of which there is a state, in order."""

@@ -19,8 +19,8 @@ class Witness(Protocol):
     """Whoever knows what the metadata store has. Methods raise ``MetadataError``, and
     ``MetadataFormatError`` for a state that cannot be read."""
 
-    async def ask(self, partition: Partition) -> StoreAnswer:
-        """Of this moment."""
+    async def ask(self, partition: Partition, held_id: str = "") -> StoreAnswer:
+        """Of this moment. ``held_id``: whose the files are that it is asked for; empty: unknown."""
         ...
 
     async def listed(self) -> frozenset[Partition]:
@@ -36,7 +36,7 @@ class StateWitness:
         self._states = StateStore(metadata)
         self._cluster_id = cluster_id
 
-    async def ask(self, partition: Partition) -> StoreAnswer:
+    async def ask(self, partition: Partition, held_id: str = "") -> StoreAnswer:
         # A server that lags would say of a state that it is not there yet.
         await self._metadata.sync()
         before = await self._cluster_id()
@@ -50,9 +50,10 @@ class StateWitness:
             rooted = True
         except NoNodeError:
             rooted = False
+        noted = not held_id or await self._states.deletion_noted(held_id)
         # Once more behind it: a store that was emptied in between has no state either.
         after = await self._cluster_id()
-        return StoreAnswer(after if before == after else "", rooted, topic_id)
+        return StoreAnswer(after if before == after else "", rooted, topic_id, noted)
 
     async def listed(self) -> frozenset[Partition]:
         await self._metadata.sync()
