@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path, read_footer
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.storage.entry_log_format import (
+    HEADER_BYTES,
+    encode_header,
+    log_path,
+    read_footer,
+)
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.config import BookieConfig
-from magnetar.env.disk import RealDisk
+from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
-from tests.unit.bookie.storage_kit import entry, running
+from tests.unit.bookie.storage_kit import WatchedDisk, entry, running
 from tests.unit.bookie.test_compaction import (
     LIVES,
     PER_LIFE,
@@ -101,5 +111,129 @@ def test_a_log_whose_records_are_hidden_is_kept_as_long_as_it_is_of_use(tmp_path
                 assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
             await bookie.delete_ledger(1)
             await eventually(lambda: hidden not in logs(config))
+
+    asyncio.run(scenario())
+
+
+class NotedIndex(LocationIndex):
+    """``durable``: of each log that got a row whether it had been synced by then."""
+
+    disk: WatchedDisk
+    durable: dict[int, bool]
+
+    def change_usage(self, change: UsageChange) -> None:
+        for each in change.logs:
+            name = log_path(self.path.parent, each.log_id).name
+            self.durable.setdefault(each.log_id, ("sync", name) in self.disk.events)
+        super().change_usage(change)
+
+
+@asynccontextmanager
+async def noted(config: BookieConfig, disk: WatchedDisk) -> AsyncIterator[dict[int, bool]]:
+    durable: dict[int, bool] = {}
+
+    def opened(path: Path) -> NotedIndex:
+        index = NotedIndex(path)
+        index.disk, index.durable = disk, durable
+        return index
+
+    bookie = Bookie(config, Metrics(), disk, opened)
+    await bookie.start()
+    try:
+        yield durable
+    finally:
+        await bookie.close()
+
+
+@pytest.mark.parametrize("footer", [False, True])
+def test_a_log_is_durable_before_what_it_holds_is_stored(tmp_path: Path, footer: bool) -> None:
+    """A process that was killed may have left the end of it to the kernel. A power cut takes that,
+    and what was stored would keep the rest until its ledgers go."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = idle(tmp_path)
+        before = logs(config)
+        for log_id in before:
+            if footer:
+                unsettle(config, log_id)
+            else:
+                cut_off(config, log_id, b"")
+        async with noted(config, WatchedDisk()) as durable:
+            await eventually(lambda: set(before) <= {*durable})
+        assert all(durable[log_id] for log_id in before)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_cannot_be_synced_is_tried_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        path = cut_off(config, before[0], b"")
+        disk, failed = WatchedDisk(), list[str]()
+
+        def fail(operation: str, name: str) -> None:
+            if operation == "sync" and name == path.name and not failed:
+                failed.append(name)
+                raise OSError(errno.EIO, "Input/output error")
+
+        disk.fail = fail
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
+        assert failed
+
+    asyncio.run(scenario())
+
+
+class OneOpenFails(WatchedDisk):
+    """The first open of the log ``name`` behind a sync of it finds no descriptor."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.failed = False
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if path.name == self.name and not self.failed and ("sync", self.name) in self.events:
+            self.failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, create=create)
+
+
+def test_a_count_that_failed_is_made_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        disk = OneOpenFails(cut_off(config, before[0], b"").name)
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
+        assert disk.failed
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_cut_short_whose_sources_cannot_be_counted_is_settled_later(
+    tmp_path: Path,
+) -> None:
+    """What it had written is removed by then: that there is no such log any more is no error."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        source, unfinished = before[0], before[-1] + 1
+        unsettle(config, source)
+        path = log_path(config.ledger_directories[0], unfinished)
+        path.write_bytes(encode_header(unfinished, (source,)))
+        disk = OneOpenFails(log_path(config.ledger_directories[0], source).name)
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & {*before, unfinished})
+            await check_whole(bookie)
+        assert disk.failed
 
     asyncio.run(scenario())

@@ -190,11 +190,11 @@ class Compactor:
             if log_id not in reclaimer.usage:
                 await self._counts.count(log_id)
             return False
-        reclaimer.unknown.remove(log_id)
         if reclaimer.replaces_any(found):  # its header could not be read before
             reclaimer.unfinished.append(found)
         else:
             await self._counts.count(log_id)
+        reclaimer.unknown.remove(log_id)  # behind what may fail: else it is counted by nobody
         return True
 
     async def _take_up(self, unfinished: ClosedLog) -> int:
@@ -227,7 +227,10 @@ class Compactor:
         """Whether the index points into a log that was not finished: it must not."""
         index, log_id = self._storage.location_index, unfinished.log_id
         path = log_path(self._storage.path, log_id)
-        file = self._disk.open(path)
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return False  # removed by a try that failed behind that
         try:
             for place in RecordWalk(file, log_id, unfinished.byte_count):
                 location = index.location(place.ledger_id, place.entry_id)

@@ -50,7 +50,7 @@ class CountedStorage(Protocol):
 
 class CountedLog(NamedTuple):
     """``end``: where the records end, as far as is known; ``whole``: it is certain; ``ledgers``:
-    ledger id -> [entries, bytes]; ``unread``: a read failed on the way there."""
+    ledger id -> [entries, bytes]; ``unread``: a sync or a read failed on the way there."""
 
     log_id: int
     byte_count: int
@@ -104,7 +104,10 @@ class LogCounts:
 
     async def _counted(self, log_id: int) -> CountedLog:
         disk, path = self._disk, self._storage.path
+        durable = await self._lane.run(lambda: _made_durable(disk, log_path(path, log_id)))
         closed = await self._lane.run(lambda: inspect_log(disk, path, log_id))
+        if not durable:
+            return CountedLog(log_id, closed.byte_count, HEADER_BYTES, False, {}, unread=True)
         if closed.footer is not None:
             ledgers = {ledger_id: [*row] for ledger_id, row in closed.footer.ledgers.items()}
             return CountedLog(log_id, closed.byte_count, closed.footer.offset, True, ledgers)
@@ -134,7 +137,7 @@ class LogCounts:
                 log.info("entry log was cut off by a crash", path=path, offset=counted.end)
             elif counted.unread:
                 log.error(
-                    "entry log without footer cannot be read to its end; it will be tried again",
+                    "entry log cannot be synced or read to its end; it will be tried again",
                     path=path,
                     offset=counted.end,
                 )
@@ -183,6 +186,22 @@ class LogCounts:
                 await self._rest(len(looked_at) * INDEX_ROW_BYTES)
                 first = looked_at[-1] + 1 if len(looked_at) == ROWS_AT_ONCE else None
         return found
+
+
+def _made_durable(disk: Disk, path: Path) -> bool:
+    """Raises ``FileNotFoundError``."""
+    try:
+        file = disk.open(path)
+        try:
+            file.datasync()
+        finally:
+            file.close()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        log.error("entry log cannot be synced", path=str(path), error=str(error))
+        return False
+    return True
 
 
 def _count_some(walk: RecordWalk, ledgers: dict[int, list[int]]) -> int:
