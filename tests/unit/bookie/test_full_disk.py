@@ -651,3 +651,38 @@ def test_what_a_failed_flush_could_not_remove_goes_behind_one_that_works(tmp_pat
                 assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
 
     asyncio.run(scenario())
+
+
+def test_tries_to_flush_to_a_failing_disk_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each of them has written counts as live, and would stay as long as its ledgers."""
+    monkeypatch.setattr(flusher, "RETRY_S", 0.01)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20)
+        directory = config.ledger_directories[0]
+        disk, failures = Disk(), list[str]()
+
+        def fail(operation: str, name: str) -> None:
+            if operation == "sync" and name.endswith(".log"):
+                failures.append(name)
+                raise OSError(errno.EIO, "Input/output error")
+
+        async with running(config, disk) as bookie:
+            disk.fail = fail
+            data = [entry(1, i, size=BIG) for i in range(30)]
+            await add(bookie, 1, range(30), entries=data)
+            await eventually(lambda: len(failures) >= 10)
+            written = sum(path.stat().st_size for path in directory.glob("*.log"))
+            assert written < 3 * 30 * BIG
+            disk.fail = lambda operation, name: None
+            await eventually(lambda: not bookie.read_only)
+            remains = crashed(config, tmp_path)
+            assert len([*directory.glob("*.log")]) == 1
+        for what in (config, remains):
+            async with running(what) as bookie:
+                for i in range(30):
+                    assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+
+    asyncio.run(scenario())

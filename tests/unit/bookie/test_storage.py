@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import READ_LANES, read_lane
+from magnetar.metrics import Metrics
 from magnetar.model.errors import NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import (
     WatchedDisk,
@@ -72,6 +75,41 @@ def test_a_failed_flush_is_repeated_into_a_new_log(
             remains = crashed(config, tmp_path)
         async with running(remains) as bookie:
             for i in range(10):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
+
+
+def test_a_flush_under_way_at_the_end_is_not_made_twice(tmp_path: Path) -> None:
+    """Both copies would count as live."""
+
+    async def scenario() -> None:
+        disk, syncing, go_on = WatchedDisk(), threading.Event(), threading.Event()
+        config = settings(tmp_path, flush_interval_ms=20)
+
+        def wait(happening: str, name: str) -> None:
+            if happening == "sync" and name.endswith(".log"):
+                syncing.set()
+                go_on.wait(60)
+
+        bookie = Bookie(config, Metrics(), disk)
+        await bookie.start()
+        disk.fail = wait
+        await add(bookie, 1, range(50))
+        async with asyncio.timeout(60):
+            while not syncing.is_set():  # noqa: ASYNC110 - set by a thread
+                await asyncio.sleep(0.01)
+        closing = asyncio.create_task(bookie.close())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        written = sum(path.stat().st_size for path in config.ledger_directories[0].glob("*.log"))
+        assert written < 1.5 * 50 * len(entry(1, 0))
+        async with running(config) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 0
+            for i in range(50):
                 assert await bookie.read_entry(1, i) == entry(1, i)
 
     asyncio.run(scenario())

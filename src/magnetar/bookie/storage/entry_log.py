@@ -176,10 +176,12 @@ class EntryLogWriter:
 
     def abandon(self) -> None:
         """Close without a footer; the next append begins a new log."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._finished(self._log_id, self._offset, self._ledgers)
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            finally:  # it takes no more, whatever the disk says
+                self._finished(self._log_id, self._offset, self._ledgers)
 
 
 class EntryLogReader:

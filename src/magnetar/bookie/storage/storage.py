@@ -33,7 +33,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
@@ -153,6 +152,8 @@ class LedgerStorage:
         self._mark_file = MarkFile(disk, path)
         self._opened = self._closed = False
         self._work: FlushWork | None = None
+        self._flushing: asyncio.Future[None] | None = None
+        """The job of ``_work`` in the flush lane, while it is under way."""
         self._appended: _Appended | None = None
         """Of a flush that failed behind its entry logs: what is repeated of it is the rest, or each
         try would fill the disk further. The flush lane's."""
@@ -317,7 +318,14 @@ class LedgerStorage:
     async def _flush_work(
         self, work: FlushWork, positions: Sequence[JournalPosition] | None
     ) -> None:
-        await self.flush_lane.run(lambda: self.write(work, positions, paced=True))
+        job = self._flushing
+        if job is None or (job.done() and job.exception() is not None):
+            job = self.flush_lane.run(lambda: self.write(work, positions, paced=True))
+            self._flushing = job
+        # Whoever is cancelled here leaves it under way, and who flushes next waits for it: made
+        # again it would write all of the half once more, and both copies would count as live.
+        await asyncio.shield(job)
+        self._flushing = None
         self._work = None
         self.cache.flushed()
         self._let_go(work)
@@ -376,7 +384,7 @@ class LedgerStorage:
         """From here on closed logs may be compacted; what no index knows of them is given up."""
         self._appended = None
         self.settled_id = self._log.settled_id
-        self._remove_in_vain()
+        self._remove_in_vain(self._in_vain)
         self.reclaimer.settle(self.settled_id)
 
     def _moved_marks(self, positions: Sequence[JournalPosition] | None) -> Marks:
@@ -447,9 +455,8 @@ class LedgerStorage:
         before = self._log.log_id
         try:
             self._append_all(columns, half.byte_count if paced else 0, log_ids, offsets)
-        except OSError as error:
-            if is_no_space(error):
-                self._take_back({self._log.log_id, *log_ids} - {before})
+        except OSError:
+            self._take_back({self._log.log_id, *log_ids} - {before})
             raise
         return appended
 
@@ -474,24 +481,24 @@ class LedgerStorage:
             self._sync_log()
 
     def _take_back(self, begun: set[int]) -> None:
-        """The disk was full before a flush was written, and nothing refers to the logs that it has
-        begun: each try would leave as much as has found room."""
-        self._log.abandon()
+        """The disk was full, or has failed, before a flush was written, and nothing refers to the
+        logs that it has begun: each try would leave as much as has found room."""
         self._in_vain |= begun
-        self._remove_in_vain()
+        self._log.abandon()
+        self._remove_in_vain(begun)
 
-    def _remove_in_vain(self) -> None:
+    def _remove_in_vain(self, log_ids: set[int]) -> None:
         """What a failing disk keeps is removed behind the next flush that works: it counts as live,
         so nobody else would."""
-        if not self._in_vain:
+        if not log_ids:
             return
         try:
-            self.reclaimer.remove(sorted(self._in_vain))
+            self.reclaimer.remove(sorted(log_ids))
         except OSError as error:
             path = str(self.path)
             log.warning("entry logs of a failed flush stay for now", path=path, error=str(error))
         else:
-            self._in_vain.clear()
+            self._in_vain = self._in_vain - log_ids
 
     def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
         """Write entries to the entry log; their offsets."""
