@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.space.holes import ByteRange, DeadRanges, punch
+from magnetar.bookie.space.puncher import Puncher
 from magnetar.bookie.storage import compaction_plan
 from magnetar.bookie.storage.compaction_plan import wasteful
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
@@ -373,3 +375,47 @@ def test_a_log_with_nothing_but_a_header_and_a_hole_is_walked_to_its_end(tmp_pat
     assert hole_bytes(file.pread(HOLE_HEAD_BYTES, HEADER_BYTES), 0, seed_of(LOG)) > 60 * BIG
     assert places[2, 0] == HEADER_BYTES
     file.close()
+
+
+def test_a_log_that_is_gone_is_not_chosen_again(tmp_path: Path) -> None:
+    """Whoever looks for the next to punch goes on until there is none."""
+
+    async def scenario() -> None:
+        disk = RealDisk()
+        lane = disk.lane("compact")
+        puncher = Puncher(tmp_path, disk, lane, rested)
+        use = LogUse(LOG, 100_000, 10_000)
+        assert puncher.choose([use], 0.9) == use
+        assert await puncher.punch(use, set(), use.byte_count) == 0
+        assert puncher.choose([use], 0.9) is None
+        await lane.close()
+
+    asyncio.run(scenario())
+
+
+async def rested(byte_count: int) -> None:
+    """There is time."""
+
+
+def test_nothing_of_a_disk_is_asked_on_the_loop(tmp_path: Path) -> None:
+    class Noting(RealDisk):
+        def drop_cached(self, path: Path, start: int, end: int) -> None:
+            askers.append(threading.current_thread())
+            super().drop_cached(path, start, end)
+
+    askers: list[threading.Thread] = []
+
+    async def scenario() -> None:
+        disk = Noting()
+        write_log(disk, tmp_path, [(1, i, entry(1, i, size=BIG)) for i in range(20)])
+        size = records_end(disk, tmp_path) - HEADER_BYTES
+        lane = disk.lane("compact")
+        puncher = Puncher(tmp_path, disk, lane, rested)
+        use = LogUse(LOG, size, 1)
+        assert puncher.choose([use], 0.9) == use
+        assert await puncher.punch(use, {1}, size) > 10 * BIG
+        await lane.close()
+        assert askers
+        assert threading.main_thread() not in askers
+
+    asyncio.run(scenario())

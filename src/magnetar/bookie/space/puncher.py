@@ -49,6 +49,7 @@ class Puncher:
         try:
             freed = await self._punch(path, use.log_id, dead, HEADER_BYTES + byte_count)
         except FileNotFoundError:
+            self._done[use.log_id] = use.live_bytes  # not chosen again, should it still be counted
             return 0  # its last ledger has been deleted meanwhile
         except OSError as error:
             if error.errno not in CANNOT_PUNCH:
@@ -79,5 +80,5 @@ class Puncher:
                 await self._rest(read)
         finally:
             self._lane.submit(file.close)
-        self._disk.drop_cached(path, 0, end)
+        await self._lane.run(lambda: self._disk.drop_cached(path, 0, end))  # it opens the file
         return freed
