@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.bookie import FENCE, Bookie
-from magnetar.bookie.ledgers import ledger_table
+from magnetar.bookie.ledgers import flusher, ledger_table
 from magnetar.metrics import Metrics
 from magnetar.model.errors import FencedError
 from tests.unit.bookie.storage_kit import (
@@ -45,6 +45,33 @@ async def fill(bookie: Bookie) -> None:
         await add(bookie, ledger_id, range(3))
     for ledger_id in FAILED:
         await bookie.read_entry(ledger_id, 0, FENCE, KEY)
+
+
+def test_ledgers_that_are_read_are_forgotten_while_flushes_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher, "RETRY_S", 0.02)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=20, ledgers_kept_max=4)
+        async with running(config) as bookie:
+            for ledger_id in range(40):
+                await add(bookie, ledger_id, [0])
+        disk = FailingDisk()
+        async with running(config, disk) as bookie:
+            await add(bookie, 0, [1])
+            async with asyncio.timeout(60):
+                while not bookie.read_only:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            for ledger_id in range(40):
+                assert await bookie.read_entry(ledger_id, 0) == entry(ledger_id, 0)
+            async with asyncio.timeout(60):
+                while len(bookie._table._states) > 4:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            assert await bookie.read_entry(0, 1) == entry(0, 1)
+            disk.failing = False
+
+    asyncio.run(scenario())
 
 
 def test_a_ledger_whose_flush_has_failed_is_not_forgotten(tmp_path: Path) -> None:

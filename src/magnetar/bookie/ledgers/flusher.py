@@ -86,6 +86,7 @@ class Flusher:
                 self._metrics.bookie_flush_failures_total.inc()
                 log.error("flush failed; trying again", error=str(error))
                 await self._upkeep.flush_failed(index, error)
+                await self._table.shrink()  # reads bring ledgers into memory all the same
                 await asyncio.sleep(RETRY_S)
                 event.set()
 
