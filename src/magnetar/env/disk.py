@@ -286,7 +286,7 @@ class RealDisk:
 
     def drop_cached(self, path: Path, start: int, end: int) -> None:
         with suppress(OSError):
-            fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # advice is worth no wait for one
             start -= start % PAGE_BYTES  # the kernel drops whole pages only
             try:
                 os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)

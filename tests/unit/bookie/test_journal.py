@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from magnetar.bookie.journal.journal_format import ENTRY, LEDGER, JournalPositio
 from magnetar.bookie.journal.journal_scan import Record
 from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
-from magnetar.env.disk import Disk
+from magnetar.env.disk import Disk, DiskFile
 from magnetar.metrics import Metrics
-from magnetar.model.errors import BookieIOError, MagnetarError
-from tests.unit.bookie.storage_kit import WatchedDisk
+from magnetar.model.errors import BookieIOError, MagnetarError, ReadOnlyBookieError
+from tests.unit.bookie.storage_kit import WatchedDisk, WatchedFile
 
 FILE_BYTES = 1 << 20
 BEGINNING = JournalPosition(0, 0)
@@ -304,6 +305,88 @@ def test_a_commit_larger_than_a_file_is_taken(tmp_path: Path) -> None:
         again = Harness(tmp_path, WatchedDisk())
         assert numbers(again.open()) == [0, 1, 2]
         await again.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_grows_while_there_is_no_descriptor_for_the_next(tmp_path: Path) -> None:
+    """That the process has too many files open is no fault of the journal's disk."""
+
+    class NoDescriptor(WatchedDisk):
+        lacking = False
+        tries = 0
+
+        def open(self, path: Path, *, create: bool = False) -> DiskFile:
+            if create and self.lacking:
+                self.tries += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path, create=create)
+
+    async def scenario() -> None:
+        disk = NoDescriptor()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        disk.lacking = True
+        for number in range(40):
+            kit.append(number, FILE_BYTES // 8)
+            await kit.journal.barrier()
+        assert kit.journal.broken is None
+        assert kit.errors == []
+        assert 0 < disk.tries < 20, "each try may wait for a descriptor"
+        disk.lacking = False
+        for number in range(40, 80):
+            kit.append(number, FILE_BYTES // 8)
+            await kit.journal.barrier()
+        assert kit.journal.committed.file_id > 1
+        await kit.journal.close()
+        assert kit.acknowledged == [*range(80)]
+        again = Harness(tmp_path, WatchedDisk())
+        assert numbers(again.open()) == [*range(80)]
+        await again.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_could_not_be_made_is_not_kept_open(tmp_path: Path) -> None:
+    class NoNames(WatchedDisk):
+        opened = 0
+        full = False
+
+        def open(self, path: Path, *, create: bool = False) -> DiskFile:
+            disk, file = self, super().open(path, create=create)
+            disk.opened += 1
+
+            class Counted(WatchedFile):
+                def close(self) -> None:
+                    disk.opened -= 1
+                    super().close()
+
+            return Counted(file, disk)
+
+        def sync_dir(self, path: Path) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().sync_dir(path)
+
+    async def scenario() -> None:
+        disk = NoNames()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        kit.append(0)
+        await kit.journal.barrier()
+        disk.full = True
+        for _ in range(5):
+            kit.append(1, FILE_BYTES)
+            with suppress(ReadOnlyBookieError):
+                await kit.journal.barrier()
+        assert len(kit.errors) == 5
+        assert disk.opened == 1
+        assert len([name for name in disk.list(tmp_path) if name.endswith(".journal")]) == 1
+        disk.full = False
+        kit.append(2, FILE_BYTES)
+        await kit.journal.barrier()
+        assert kit.acknowledged == [0, 2]
+        await kit.journal.close()
 
     asyncio.run(scenario())
 

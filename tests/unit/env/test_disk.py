@@ -196,3 +196,14 @@ def test_no_free_descriptor_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     refusals += [errno.ENOSPC]
     with pytest.raises(OSError, match="too many"):
         RealDisk().open(tmp_path / "file")
+
+
+def test_advice_waits_for_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    waits: list[float] = []
+    monkeypatch.setattr(os, "open", none)
+    monkeypatch.setattr(disk_module.time, "sleep", waits.append)
+    RealDisk().drop_cached(tmp_path / "file", 0, 4096)
+    assert waits == []

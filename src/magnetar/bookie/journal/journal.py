@@ -14,6 +14,7 @@ Invariants:
   written over it. What others depend on (LEDGER records) is not given up but written with the next
   commit. A prepared file keeps its last ``CONTROL_BYTES`` for what is not entries, so that fences
   and deletions find room on a full disk.
+* Nor is a process that may open no more files: the file that is open grows past its size.
 * ``committed`` only moves forward, and every record before it was queued (so is in the write
   cache and the ledger states) before it moved.
 * Waiting bytes are bounded by ``pending_bytes_max``.
@@ -35,7 +36,7 @@ from typing import TypeAlias
 
 import structlog
 
-from magnetar.bookie.disk_space import is_no_space
+from magnetar.bookie.disk_space import is_no_descriptor, is_no_space
 from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
 from magnetar.bookie.journal.journal_files import JournalDirectory, JournalFile
 from magnetar.bookie.journal.journal_format import (
@@ -63,6 +64,10 @@ CONTROL_BYTES = 64 << 10
 
 PLAIN_FILE_BYTES_MAX = 1 << 20
 """A file without prepared blocks gets at most this much before a prepared one is asked for."""
+
+GROWN_BYTES = 1 << 20
+"""A file that could not be rolled for want of a descriptor takes so much more before the next try,
+which waits for one (``env/disk.py``)."""
 
 
 class Request:
@@ -133,6 +138,7 @@ class Journal:
         self._offset = 0
         self._sequence = 0
         self._attempts = 0  # at this offset: what the disk had no room for lies there
+        self._grows_to = 0  # there was no descriptor for the next file
         self._not_written: list[Request] = []  # to be written with the next commit
         self._not_prepared_after = 0
         self._files: list[int] = []  # the loop's: files that are not spent yet
@@ -395,7 +401,8 @@ class Journal:
         prepared and the next one is. A commit larger than a file gets a file that grows."""
         file = self._file
         assert file is not None
-        full = self._offset + size > self._config.file_bytes and self._offset > BLOCK_BYTES
+        most = max(self._config.file_bytes, self._grows_to)
+        full = self._offset + size > most and self._offset > BLOCK_BYTES
         if not full and (file.prepared or self._prepared is None):
             return
         if self._offset == BLOCK_BYTES:
@@ -409,7 +416,16 @@ class Journal:
         if not self._config.sync:
             file.file.datasync()
         if following is None:
-            following = self._directory.create_plain(file_id)
+            try:
+                following = self._directory.create_plain(file_id)
+            except OSError as error:
+                if not is_no_descriptor(error):
+                    raise
+                log.warning(
+                    "no descriptor for a journal file; the one before grows", error=str(error)
+                )
+                self._grows_to = self._offset + size + GROWN_BYTES
+                return
         file.file.close()
         self._switch(following, file.file_id, 0 if self._attempts else self._offset)
 
@@ -420,6 +436,7 @@ class Journal:
         self._offset = BLOCK_BYTES
         self._sequence = 0
         self._attempts = 0
+        self._grows_to = 0
 
     def _prepare_next(self) -> None:
         assert self._file is not None

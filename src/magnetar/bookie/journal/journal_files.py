@@ -160,25 +160,31 @@ class JournalDirectory:
     def create_plain(self, file_id: int) -> JournalFile:
         """A new file with nothing prepared; its name is durable on return."""
         file = self._disk.open(self.file_path(file_id), create=True)
-        self._disk.sync_dir(self.path)
+        self._ready(file, zeroed=False)
         return JournalFile(file_id, file, prepared=False)
 
     def create_prepared(self, file_id: int) -> JournalFile:
         """A recycled file, or a new one zeroed to its full size. Slow; not on the commit path."""
         path = self.file_path(file_id)
-        if self._spares:
+        recycled = bool(self._spares)
+        if recycled:
             self._disk.rename(self._spare_path(self._spares.pop()), path)
-            file = self._disk.open(path)
-        else:
-            file = self._disk.open(path, create=True)
-            try:
-                self._fill_with_zeros(file)
-            except OSError:  # a full disk gets back what there is of it
-                file.close()
-                self._disk.remove(path)
-                raise
-        self._disk.sync_dir(self.path)
+        file = self._disk.open(path, create=not recycled)
+        self._ready(file, zeroed=not recycled)
         return JournalFile(file_id, file, prepared=True)
+
+    def _ready(self, file: DiskFile, zeroed: bool) -> None:
+        """Have a new file's name durable, and its blocks if it is to have any."""
+        try:
+            if zeroed:
+                self._fill_with_zeros(file)
+            self._disk.sync_dir(self.path)
+        except (
+            OSError
+        ):  # a full disk gets back what there is of it; whoever tries again makes another
+            file.close()
+            self._disk.remove(file.path)
+            raise
 
     def _fill_with_zeros(self, file: DiskFile) -> None:
         zeros = bytes(ZERO_BYTES)
