@@ -17,7 +17,7 @@ from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import LacReply
 from magnetar.wire.bookie import v3
-from magnetar.wire.bookie.messages import Read
+from magnetar.wire.bookie.messages import READ_FENCE, Read
 
 ENTRY_BYTES = 1 << 20
 POLLS = 60
@@ -104,6 +104,53 @@ def test_answers_to_long_polls_wait_for_a_peer_that_does_not_read() -> None:
                     await asyncio.sleep(0)
                 transport.taken()
         assert transport.most_bytes < limits.unsent_bytes_max + 2 * ENTRY_BYTES
+        await scope.close()
+
+    asyncio.run(scenario())
+
+
+class SlowCore(Core):
+    """Gives entry 0 when ``freed``; ``read`` has what was asked for, in order."""
+
+    def __init__(self) -> None:
+        self.freed = asyncio.Event()
+        self.read: list[int] = []
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return None
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+    ) -> bytes:
+        self.read.append(entry_id)
+        if entry_id == 0:
+            await self.freed.wait()
+        return bytes(100)
+
+
+def test_a_fence_does_not_wait_for_a_slow_read() -> None:
+    async def scenario() -> None:
+        scope = TaskScope("test", awaited(by="the test"))
+        core = SlowCore()
+        session = BookieSession(
+            cast(BookieCore, core),
+            SessionLimits(),
+            Connections(),
+            LacWatch(),
+            scope,
+            lambda _: None,
+            lambda _: None,
+        )
+        session.connection_made(StuckTransport(session))
+        receive(session, v3.encode_read(Read(1, 1, 0, 0, b"")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert core.read == [0]
+        receive(session, v3.encode_read(Read(2, 1, 1, READ_FENCE, b"k" * 20)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert core.read == [0, 1]
+        core.freed.set()
         await scope.close()
 
     asyncio.run(scenario())

@@ -63,6 +63,9 @@ BUSY: Final = NO_ROOM << 1
 """Why a connection is not read: adds under way, or answers that the peer does not take."""
 
 
+_URGENT: Final = READ_FENCE | READ_HIGH_PRIORITY
+
+
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
     """Bounds of one connection."""
@@ -258,12 +261,15 @@ class BookieSession(FramedConnection):
         if len(self._queue) >= self._limits.queued_requests_max:
             self._refuse(request, f"{len(self._queue)} requests wait on this connection")
             return
-        urgent = READ_FENCE | READ_HIGH_PRIORITY
-        if isinstance(request, Read | BatchRead) and request.flags & urgent:
+        urgent = isinstance(request, Read | BatchRead) and bool(request.flags & _URGENT)
+        if urgent:
             self._queue.appendleft((request, self._answers))
         else:
             self._queue.append((request, self._answers))
-        if self._workers < min(len(self._queue), self._limits.workers_max):
+        # All workers may be at slow reads: a fence must not wait for one of these to end.
+        if self._workers < self._limits.workers_max and (
+            urgent or self._workers < len(self._queue)
+        ):
             self._workers += 1
             self._spawn(self._work(), "worker")
 
