@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+import structlog
+
 from magnetar.env.disk import Disk
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.engines.company import PartitionCompany
@@ -41,6 +43,8 @@ from magnetar.model.errors import (
     NotAllowedError,
     OtherEngineError,
 )
+
+log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS: Final = 5
 TICKS_PER_TURN: Final = 100
@@ -202,7 +206,13 @@ class PartitionLogStore:
         if name not in self._open:
             return
         host = self._leading.host
-        path, free = host.directory.path, await host.free_bytes()
+        path = host.directory.path
+        try:
+            free = await host.free_bytes()
+        except OSError as error:
+            # Not known is not full: the append itself tells what the disk does.
+            log.warning("the space of a disk cannot be told", path=str(path), error=str(error))
+            return
         if free < FREE_BYTES_LEAST:
             raise NoSpaceError(
                 f"{path} has {free} bytes left; {FREE_BYTES_LEAST} are kept free for what every "
