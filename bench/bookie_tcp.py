@@ -30,7 +30,8 @@ from pathlib import Path
 import uvloop
 
 from bench.measure import CpuClock
-from bench.server import ROOT, work_directory
+from bench.server import work_directory
+from bench.trees import ROOT
 
 KEY = b"k" * 20
 _ADD_HEAD = struct.Struct(">II20sqqqq")  # size, header, key, ledger, entry, LAC, length

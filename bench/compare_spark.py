@@ -13,8 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-from bench.server import environment_of
 from bench.spark_process import SparkProcess
+from bench.trees import environment_of
 
 
 def main() -> None:

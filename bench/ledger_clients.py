@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import uvloop
 
-from bench.server import ROOT, environment_of
+from bench.trees import ROOT, environment_of
 from magnetar.cli.process import tune_allocator, tune_collector
 from magnetar.ledger import LedgerConfig
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.ledger_clients import Report, percentile_ms
-from bench.server import ROOT
+from bench.trees import ROOT
 
 COMMIT_BYTES = 1536  # what the journal writes for one entry of 1 KiB
 FILE_BYTES = 16 << 20

@@ -17,7 +17,7 @@ from typing import cast
 import uvloop
 
 from bench.ledger_clients import Report, percentile_ms
-from bench.server import ROOT
+from bench.trees import ROOT
 
 ENTRY_BYTES = 1120  # an add of 1 KiB on the wire
 ANSWER_BYTES = 28

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.trees import ROOT, environment_of
 from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 
-ROOT = Path(__file__).parent.parent
 WORK_DIR = ROOT / "out" / "bench"
 READY_TIMEOUT_S = 120.0  # on a machine that has other things to do
 STOP_TIMEOUT_S = 30.0
@@ -168,11 +168,6 @@ def work_directory() -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def environment_of(source: Path | None) -> dict[str, str]:
-    """The environment of a process that is to import ``magnetar`` from ``source``."""
-    return dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": str(source)}
 
 
 def _begin(log_path: Path, source: Path | None, *arguments: str) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.measure import process_tree, tree_cpu_seconds
-from bench.server import ROOT
+from bench.trees import ROOT
 
 
 class SparkProcess:

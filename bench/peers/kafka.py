@@ -58,7 +58,7 @@ def fetched(folder: Path) -> Fetched:
     found = Fetched(folder.resolve())
     fetched_server(folder)
     if not found.connector.exists():
-        _fetch_jars(HERE / "connector.pom.xml", found.connector)
+        fetch_jars(HERE / "connector.pom.xml", found.connector)
     if not found.python.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--target", str(found.python), PYTHON_CLIENT], check=True)
@@ -70,7 +70,7 @@ def fetched_server(folder: Path) -> Path:
     found = Fetched(folder.resolve()).server
     folder.mkdir(parents=True, exist_ok=True)
     if not found.exists():
-        _fetch_jars(HERE / "server.pom.xml", found)
+        fetch_jars(HERE / "server.pom.xml", found)
     return found
 
 
@@ -82,9 +82,10 @@ def new_id() -> str:
     return made
 
 
-def _fetch_jars(pom: Path, part: Path) -> None:
+def fetch_jars(pom: Path, part: Path) -> None:
+    """What ``pom`` names, with all that it needs, into ``part``. Raises ``SystemExit``."""
     if shutil.which("mvn") is None:
-        raise SystemExit("Kafka is fetched by Maven, and there is no mvn: install it")
+        raise SystemExit("peers are fetched by Maven, and there is no mvn: install it")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={part}"]
     subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True)
 

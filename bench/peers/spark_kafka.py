@@ -40,7 +40,8 @@ from bench.compare_figures import figure
 from bench.measure import cpu_of_trees, machine, process_table
 from bench.peers.kafka import Fetched, fetched, kafka
 from bench.peers.spark_sides import KafkaSide, Magnetar, Side
-from bench.server import ROOT, standalone
+from bench.server import standalone
+from bench.trees import ROOT
 
 SIZES = {100: 1_000_000, 1024: 400_000}
 PARTITIONS = 2
