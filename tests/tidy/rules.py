@@ -166,6 +166,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.kafka.coordination.group",
     "magnetar.protocols.kafka.coordination.group_offsets",
     "magnetar.protocols.kafka.coordination.group_states",
+    "magnetar.protocols.kafka.coordination.subscriptions",
     "magnetar.protocols.kafka.names",
     "magnetar.protocols.kafka.partitions.producer_states",
     "magnetar.protocols.kafka.security.sasl_gate",
@@ -313,7 +314,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.protocols.kafka.coordination": (
         ("group_offsets", "group_states", "transaction_states"),
         ("group", "transaction"),
-        ("coordinator_state",),
+        ("coordinator_state", "subscriptions"),
         ("live_groups", "offset_commits", "offset_log"),
         ("coordinator",),
         ("consumer_groups", "transactions"),

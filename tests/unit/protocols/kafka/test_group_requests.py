@@ -27,6 +27,9 @@ from magnetar.wire.kafka.offset_messages import (
     CommitPartition,
     CommitTopic,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteTopic,
     OffsetFetchRequest,
     OffsetsGroup,
 )
@@ -36,18 +39,20 @@ from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, run
 G = "group"
 
 
-async def joined(peer: KafkaPeer, member_id: str = "") -> Any:
+async def joined(
+    peer: KafkaPeer, member_id: str = "", said: bytes = b"said", kind: str = "consumer"
+) -> Any:
     request = JoinGroupRequest(
         group_id=G,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=5_000,
         member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinProtocol("range", b"said")],
+        protocol_type=kind,
+        protocols=[JoinProtocol("range", said)],
     )
     answer = await peer.ask(ApiKey.JOIN_GROUP, request)
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-        return await joined(peer, answer.member_id)
+        return await joined(peer, answer.member_id, said, kind)
     return answer
 
 
@@ -319,5 +324,56 @@ def test_offsets_of_what_does_not_exist_are_not_kept() -> None:
         assert found == [[ErrorCode.NONE, unknown, unknown], [unknown], [unknown], [unknown]]
         assert (await offset_of(peer))[0] == 5
         assert (await offset_of(peer, "tt"))[0] == -1
+
+    run(scenario)
+
+
+async def offsets_deleted(peer: KafkaPeer, *topics: str) -> tuple[int, dict[str, int]]:
+    """The error of all, and that of each topic."""
+    parts = [OffsetDeleteTopic(name, [OffsetDeleteRequestPartition(0)]) for name in topics]
+    answer = await peer.ask(ApiKey.OFFSET_DELETE, OffsetDeleteRequest(G, parts))
+    return answer.error_code, {each.name: each.partitions[0].error_code for each in answer.topics}
+
+
+def test_offsets_of_what_members_read_are_not_deleted() -> None:
+    """While a group had members nothing could be deleted: what they read was not looked at."""
+    reads_t = b"\0\1" + b"\0\0\0\1" + b"\0\1t" + b"\xff" * 4  # and no user data
+
+    async def scenario(world: KafkaWorld) -> None:
+        await make_topics(world, 1)
+        peer = world.peer()
+        assert await offsets_deleted(peer, "t") == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+        join = await joined(peer, said=reads_t)
+        await synced(peer, join, {})
+        subscribed = int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+        assert await offsets_deleted(peer, "t") == (0, {"t": subscribed})
+        assert await committed(peer, 5, join) is ErrorCode.NONE
+        assert await committed(peer, 6, join, topic="t0") is ErrorCode.NONE
+        assert await offsets_deleted(peer, "t", "t0") == (0, {"t": subscribed, "t0": 0})
+        assert (await offset_of(peer))[0] == 5
+        assert (await offset_of(peer, "t0"))[0] == -1
+        await peer.ask(
+            ApiKey.LEAVE_GROUP, LeaveGroupRequest(G, "", [LeavingMember(join.member_id)])
+        )
+        assert await offsets_deleted(peer, "t") == (0, {"t": 0})
+        assert (await offset_of(peer))[0] == -1
+
+    run(scenario)
+
+
+def test_offsets_are_kept_of_members_who_do_not_say_what_they_read() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for said in (b"", b"said", b"\0\1\0\0\0\2\0\1x"):
+            join = await joined(peer, said=said)
+            await synced(peer, join, {})
+            assert await committed(peer, 5, join) is ErrorCode.NONE
+            subscribed = int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+            assert await offsets_deleted(peer, "t") == (0, {"t": subscribed})
+            left = LeaveGroupRequest(G, "", [LeavingMember(join.member_id)])
+            await peer.ask(ApiKey.LEAVE_GROUP, left)
+        await synced(peer, await joined(peer, kind="connect"), {})
+        assert await offsets_deleted(peer, "t") == (ErrorCode.NON_EMPTY_GROUP, {})
+        assert (await offset_of(peer))[0] == 5
 
     run(scenario)

@@ -7,10 +7,14 @@ from magnetar.protocols.kafka.handlers.admin import ENGINE
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterResource,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    GrowTopic,
     NewTopic,
+    PartitionsAssignment,
+    ReplicaAssignment,
     TopicConfig,
 )
 from magnetar.wire.kafka.apis import ApiKey
@@ -172,5 +176,43 @@ def test_unclean_election_is_a_topics_own_setting() -> None:
             (told,) = (await world.peer().ask(ApiKey.DESCRIBE_CONFIGS, asked)).results
             said = {each.name: each.value for each in told.configs}
             assert said["unclean.leader.election.enable"] == value
+
+    run(scenario)
+
+
+def test_brokers_may_be_given_where_there_is_one() -> None:
+    """They were refused always when a topic is made, and passed over when it gets partitions."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, own = world.peer(), world.services.node.node_id
+
+        async def created(name: str, *given: tuple[int, list[int]], partitions: int = -1) -> int:
+            placed = [ReplicaAssignment(*each) for each in given]
+            asked = CreateTopicsRequest([NewTopic(name, partitions, -1, placed)])
+            (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, asked)).topics
+            return int(said.error_code)
+
+        async def grown(name: str, count: int, *given: list[int]) -> int:
+            placed = [PartitionsAssignment(each) for each in given]
+            asked = CreatePartitionsRequest([GrowTopic(name, count, placed)])
+            (said,) = (await peer.ask(ApiKey.CREATE_PARTITIONS, asked)).topics
+            return int(said.error_code)
+
+        refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await created("a", (1, [own]), (0, [own])) == 0
+        assert await world.services.count_of(parse_topic("a")) == 2
+        assert await created("b", (0, [own + 1])) == refused
+        assert await created("b", (0, [own, own])) == refused
+        assert await created("b", (0, [])) == refused
+        assert await created("b", (0, [own]), (2, [own])) == refused
+        assert await created("b", (0, [own]), (0, [own])) == refused
+        assert await created("b", (0, [own]), partitions=1) == ErrorCode.INVALID_REQUEST
+        assert await world.services.count_of(parse_topic("b")) == 0
+
+        assert await grown("a", 4, [own]) == refused
+        assert await grown("a", 3, [own + 1]) == refused
+        assert await world.services.count_of(parse_topic("a")) == 2
+        assert await grown("a", 4, [own], [own]) == 0
+        assert await world.services.count_of(parse_topic("a")) == 4
 
     run(scenario)

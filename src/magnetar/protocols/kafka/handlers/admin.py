@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -64,6 +64,8 @@ from magnetar.wire.kafka.admin_messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     NewTopic,
+    PartitionsAssignment,
+    ReplicaAssignment,
 )
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
@@ -80,6 +82,8 @@ NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 LIMIT_MAX: Final = 2**63 - 1
 """Kafka's numbers have 64 bits."""
 TWICE: Final = "the topic is there twice in one request"
+PLACED: Final = "owners of partitions are chosen by the cluster; give a number only"
+NOT_NUMBERED: Final = "partitions are not numbered from 0 on without gaps"
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 ENGINE: Final = "magnetar.engine"
@@ -135,13 +139,21 @@ async def _create(
     services: KafkaServices, new: NewTopic, validate_only: bool, said: CreatedTopic
 ) -> None:
     topic = check_new(new.name)
+    count, factor = new.partitions, new.replication_factor
     if new.assignments:
-        said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        said.error_message = "owners of partitions are chosen by the cluster; give a number only"
-        return
-    count = (
-        new.partitions if new.partitions != -1 else max(1, services.broker.auto_create_partitions)
-    )
+        if count != -1 or factor != -1:
+            said.error_code = ErrorCode.INVALID_REQUEST
+            said.error_message = "brokers of partitions and numbers of them: give one of the two"
+            return
+        placed = sorted(new.assignments, key=lambda each: each.partition)
+        numbered = all(each.partition == index for index, each in enumerate(placed))
+        if not numbered or not await _no_choice(services, placed):
+            said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            said.error_message = PLACED if numbered else NOT_NUMBERED
+            return
+        count, factor = len(placed), 1
+    elif count == -1:
+        count = max(1, services.broker.auto_create_partitions)
     if count < 1:
         said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions"
         return
@@ -150,7 +162,7 @@ async def _create(
     if engine is not None:
         decode_engine(engine)
     on_ledgers = await _on_ledgers(services, topic, engine)
-    replication = await _replication(services, new.replication_factor, configs, on_ledgers)
+    replication = await _replication(services, factor, configs, on_ledgers)
     changes = _changes(configs)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
@@ -169,6 +181,15 @@ async def _create(
     said.partitions, said.replication_factor, said.configs = count, factor, []
     if not validate_only:
         said.topic_id = await services.topic_ids.of(topic)
+
+
+async def _no_choice(
+    services: KafkaServices, placed: Sequence[ReplicaAssignment | PartitionsAssignment]
+) -> bool:
+    """Whether partitions are to be where the cluster puts them in any case: on the only broker that
+    there is. Raises ``MetadataError``."""
+    nodes = {node.node_id for node in (await services.nodes()).values()} | {services.node.node_id}
+    return len(nodes) == 1 and all(each.brokers == [*nodes] for each in placed)
 
 
 async def _on_ledgers(services: KafkaServices, topic: TopicName, engine: str | None) -> bool:
@@ -238,6 +259,15 @@ async def _grow(
     if asked.count <= count:
         said.error_code = ErrorCode.INVALID_PARTITIONS
         said.error_message = f"{asked.name} has {count} partitions; only more are possible"
+    elif asked.assignments and len(asked.assignments) != asked.count - count:
+        said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        said.error_message = (
+            f"{asked.count - count} partitions are new, brokers are given for "
+            f"{len(asked.assignments)}"
+        )
+    elif asked.assignments and not await _no_choice(services, asked.assignments):
+        said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        said.error_message = PLACED
     elif not validate_only:
         await services.control.partitioned.grow(topic, asked.count)
 

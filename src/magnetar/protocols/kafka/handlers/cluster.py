@@ -8,11 +8,12 @@ brokers are set to (``broker.auto_create_topics``): with one partition, or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
+from magnetar.protocols.kafka.handlers.operations import on_cluster, on_topic
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
 from magnetar.protocols.kafka.session import KafkaSession
@@ -52,18 +53,29 @@ async def metadata(
     nodes = await _nodes(session)
     answer.brokers = [BrokerNode(*node.by(session.tls)) for node in nodes.values()]
     answer.controller_id = services.node.node_id
+    if request.include_cluster_operations:
+        answer.cluster_operations = on_cluster(session)
     if request.topics is None or (head.version == 0 and not request.topics):
         for name in await _all_names(services):
             answer.topics.append(await _topic(services, name, False, nodes))
-        return answer
-    await name_topics(services, head, request)
-    create = request.allow_auto_topic_creation
-    for topic in request.topics:
-        if topic.name is None:
-            answer.topics.append(not_known(head, topic))
-        else:
-            answer.topics.append(await _topic(services, topic.name, create, nodes))
+    else:
+        await name_topics(services, head, request)
+        create = request.allow_auto_topic_creation
+        for topic in request.topics:
+            if topic.name is None:
+                answer.topics.append(not_known(head, topic))
+            else:
+                answer.topics.append(await _topic(services, topic.name, create, nodes))
+    if request.include_topic_operations:
+        await _tell_operations(session, answer.topics)
     return answer
+
+
+async def _tell_operations(session: KafkaSession, topics: Sequence[TopicMetadata]) -> None:
+    """Of those that are there. Raises ``MetadataError``."""
+    for topic in topics:
+        if topic.name is not None and not topic.error_code:
+            topic.operations = await on_topic(session, topic.name)
 
 
 def not_known(head: RequestHead, topic: MetadataTopic) -> TopicMetadata:
@@ -85,8 +97,10 @@ async def name_topics(services: KafkaServices, head: RequestHead, request: Metad
 
 
 async def described_topic(session: KafkaSession, name: str) -> TopicMetadata:
-    """As Metadata says it; the topic is not made."""
-    return await _topic(session.services, name, False, await _nodes(session))
+    """As Metadata says it, with what the client may do; the topic is not made."""
+    found = await _topic(session.services, name, False, await _nodes(session))
+    await _tell_operations(session, [found])
+    return found
 
 
 async def _nodes(session: KafkaSession) -> Mapping[str, Node]:
@@ -185,8 +199,11 @@ async def describe_cluster(
 ) -> DescribeClusterResponse:
     services = session.services
     nodes = await _nodes(session)
-    return DescribeClusterResponse(
+    answer = DescribeClusterResponse(
         cluster_id=services.control.name,
         controller_id=services.node.node_id,
         brokers=[DescribedBroker(*node.by(session.tls)) for node in nodes.values()],
     )
+    if request.include_operations:
+        answer.operations = on_cluster(session)
+    return answer

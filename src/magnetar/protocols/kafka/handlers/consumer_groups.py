@@ -23,6 +23,7 @@ from magnetar.protocols.kafka.consumers.id_partitions import (
 from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordination.live_groups import Reader
+from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
@@ -96,6 +97,9 @@ class ConsumerGroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
         groups = [await self._describe(session, group_id) for group_id in request.groups]
+        for said in groups:
+            if request.include_operations and not said.error_code:
+                said.operations = ON_GROUP
         return ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, session: KafkaSession, group_id: str) -> DescribedConsumerGroup:

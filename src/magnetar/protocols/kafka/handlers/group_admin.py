@@ -5,6 +5,8 @@ from __future__ import annotations
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
+from magnetar.protocols.kafka.coordination.subscriptions import subscribed_topics
+from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
@@ -75,6 +77,8 @@ class GroupAdminHandlers:
                 unused = not group.members and not shard.log.offsets.of(group_id)
                 if unused or shard.consumer(group_id) is not None:
                     said.state = DEAD  # there is no such group of the classic protocol
+                if request.include_operations:
+                    said.operations = ON_GROUP
             answer.groups.append(said)
         return answer
 
@@ -109,15 +113,17 @@ class GroupAdminHandlers:
             shard, group = await self.coordinator.known_group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
             live = shard.consumer(request.group_id)
-            if not known and live is None:
+            if not known and not group.members and live is None:
                 return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
-            if group.members:
-                # Which of them reads what is in the clients' own bytes.
+            if group.members and group.protocol_type != CONSUMER:
                 return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
+            read = subscribed_topics(group)
             used = {
                 topic.name
                 for topic in request.topics
-                if live is not None and live.group.subscribes_to(topic.name)
+                if read is None
+                or topic.name in read
+                or (live is not None and live.group.subscribes_to(topic.name))
             }
             keys = [
                 OffsetKey(request.group_id, topic.name, part.index)

@@ -54,7 +54,9 @@ async def describe_topic_partitions(
             answer.cursor = DescribeCursor(name, 0)
             break
         found = await described_topic(session, name)
-        said = DescribedTopic(found.error_code, found.name, found.topic_id)
+        said = DescribedTopic(
+            found.error_code, found.name, found.topic_id, operations=found.operations
+        )
         answer.topics.append(said)
         first = cursor.partition if cursor is not None and name == cursor.topic else 0
         for part in found.partitions[first : first + room]:
