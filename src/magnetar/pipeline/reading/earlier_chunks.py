@@ -5,6 +5,10 @@ every range can tell of it alone, and none waits for a chunk that may never come
 a chunk whose first ones lie before its range looks back for them: a little way at first, then
 farther, at last ``LEDGERS_BACK`` ledgers (or to the start of the log, where ledgers are not known),
 each time reading forward from there to the range.
+
+What it finds is what who reads on from there would hold: with its first chunk a message begins (a
+producer that began anew may give its messages names that others had before), and of one that was
+whole already nothing is left to be waited for.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ between them."""
 LOOKS = (1, 16, 256)
 LEDGERS_BACK = 2
 
+NO_CHUNK = -1, -1
+
 
 class EarlierEntries:
     """Looks back in one topic partition. ``read_from`` gives its entries from a place on,
@@ -42,12 +48,12 @@ class EarlierEntries:
         self._ledgers = ledgers
         self._reports = reports
 
-    def chunks(self, entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer]:
-        """All chunks before ``entry``'s of its message. If they are not there any more that is
-        reported; without them the message is none."""
+    def chunks(self, entry: StoredEntry, meta: EntryMetadata) -> Sequence[Buffer] | None:
+        """As ``chunked_messages.EarlierChunks``. If they are not there any more that is reported;
+        without them the message is none."""
         for place in self._places_before(entry, meta.chunk_id):
             found = self._chunks_since(place, entry, meta)
-            if len(found) == meta.chunk_id:
+            if found is None or len(found) >= meta.chunk_id:
                 return found
         what = (
             f"of a message in {meta.num_chunks} chunks, whose chunk {meta.chunk_id} is entry "
@@ -74,20 +80,32 @@ class EarlierEntries:
 
     def _chunks_since(
         self, place: Place, before: StoredEntry, meta: EntryMetadata
-    ) -> Sequence[Buffer]:
-        found: dict[int, Buffer] = {}
+    ) -> Sequence[Buffer] | None:
+        """Those that are held of the message when ``before`` comes; None: it was whole, and nothing
+        of it has begun anew since."""
+        held: list[Buffer] = []
+        whole = False
         for entry in self._read_from(place):
             if (entry.ledger_id, entry.entry_id) >= (before.ledger_id, before.entry_id):
                 break
-            chunk_id = _chunk_of(entry, meta.chunk_uuid)
-            if chunk_id == len(found):  # one that came again counts once
-                found[chunk_id] = bytes(entry.payload)
-        return list(found.values())
+            chunk_id, count = _chunk_of(entry, meta.chunk_uuid)
+            if chunk_id == 0:
+                held, whole = [], False
+            if chunk_id == len(held) and (held or not chunk_id):
+                held.append(bytes(entry.payload))
+            elif chunk_id > len(held):
+                held = []  # one is missing: what is left of it is no message
+            if len(held) == count:
+                held, whole = [], True
+        return None if whole else held
 
 
-def _chunk_of(entry: StoredEntry, uuid: str) -> int | None:
+def _chunk_of(entry: StoredEntry, uuid: str) -> tuple[int, int]:
+    """Which chunk of the message it is, and of how many; -1: it is none."""
     try:
         raw, _ = parse_metadata(entry.payload)
     except ProtocolError:
-        return None  # whoever reads its range says what is wrong with it
-    return raw.chunk_id if raw.num_chunks_from_msg > 1 and raw.uuid == uuid else None
+        return NO_CHUNK  # whoever reads its range says what is wrong with it
+    if raw.num_chunks_from_msg < 2 or raw.uuid != uuid:
+        return NO_CHUNK
+    return raw.chunk_id, raw.num_chunks_from_msg

@@ -214,8 +214,10 @@ class ChunkAssembler:
     """Puts the chunks of large messages together.
 
     Holds at most ``open_max`` unfinished messages (the oldest gives way) of at most
-    ``message_bytes_max`` stored bytes each. A chunk that comes again is ignored; after a lost one
-    the message is given up, as the rest of it is no message.
+    ``message_bytes_max`` stored bytes each. With its first chunk a message begins, anew if some of
+    it had come: a producer sends all of it again, or was restarted and gives another message the
+    same name. Another chunk that comes again is ignored; after a lost one the message is given up,
+    as the rest of it is no message. (So does Pulsar's Java consumer.)
     """
 
     def __init__(self, open_max: int = 10, message_bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> None:
@@ -247,9 +249,10 @@ class ChunkAssembler:
         return plain_message(meta), decompress(value, meta.compression, meta.uncompressed_size)
 
     def _message_for(self, meta: EntryMetadata) -> _Open | None:
-        message = self._open.get(meta.chunk_uuid)
-        if message is None and meta.chunk_id == 0:
-            message = self._open[meta.chunk_uuid] = _Open()
-            if len(self._open) > self._open_max:
-                self._open.popitem(last=False)
+        if meta.chunk_id:
+            return self._open.get(meta.chunk_uuid)
+        self._open.pop(meta.chunk_uuid, None)
+        message = self._open[meta.chunk_uuid] = _Open()
+        if len(self._open) > self._open_max:
+            self._open.popitem(last=False)
         return message
