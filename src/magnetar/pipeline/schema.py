@@ -12,11 +12,12 @@
 | properties | map(string, string) | the message's properties |
 | offset | long | messages of a partition are numbered from 0 on; only if it is asked for |
 | schema_version | long, null without one | of the schema that the value was written with; only if it is asked for |
+| headers | array(struct(key string, value binary)) | the properties as Spark's Kafka source gives them, all of each name; only with ``includeHeaders`` |
+| key_is_base64 | boolean | the producer gave the key as bytes; only if it is asked for |
 
 These are what readers of splits build (``DECODED``). Others are made of them (``presentation.py``,
 and ``typed``, which makes columns of values and puts those that it cannot read into
-``_corrupt_record``): ``headers``, array(struct(key string, value binary)), the properties as Spark's Kafka source gives
-them, with ``includeHeaders``; and with ``columnNames=kafka`` the columns of that source, ``key``
+``_corrupt_record``): with ``columnNames=kafka`` the columns of that source, ``key``
 binary, ``value``, ``topic`` without and ``partition`` with the partition's number (0 when the topic
 is not partitioned), ``offset``, ``timestamp`` (when it was published), ``timestampType`` (0).
 """  # noqa: E501
@@ -29,6 +30,7 @@ import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -80,6 +82,7 @@ def _extra_columns() -> dict[str, tuple[DataType, bool]]:
         "offset": (LongType(), False),
         "headers": (ArrayType(header), True),
         "schema_version": (LongType(), True),
+        "key_is_base64": (BooleanType(), False),
         CORRUPT: (BinaryType(), True),
     }
 
@@ -98,7 +101,7 @@ def _kafka_columns() -> dict[str, tuple[DataType, bool]]:
 
 DECODED = (
     "key", "value", "topic", "partition", "message_id", "publish_time", "event_time", "properties",
-    "offset", "schema_version",
+    "offset", "schema_version", "headers", "key_is_base64",
 )  # fmt: skip
 
 
@@ -121,6 +124,7 @@ def _arrow_types() -> dict[str, pa.DataType]:
         pa.field("entry_id", pa.int64(), nullable=False),
         pa.field("batch_index", pa.int32(), nullable=False),
     ]
+    header = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
     return {
         "key": pa.string(),
         "value": pa.binary(),
@@ -132,6 +136,8 @@ def _arrow_types() -> dict[str, pa.DataType]:
         "properties": pa.map_(pa.string(), pa.string()),
         "offset": pa.int64(),
         "schema_version": pa.int64(),
+        "headers": pa.list_(pa.field("element", pa.struct(header))),
+        "key_is_base64": pa.bool_(),
     }
 
 

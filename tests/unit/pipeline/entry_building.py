@@ -33,6 +33,7 @@ class Message:
     ordering_key: bytes | None = None
     null: bool = False
     compacted_out: bool = False
+    key_is_base64: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def batch_data(messages: Sequence[Message]) -> bytes:
 def _describe(metadata: SingleMessageMetadata | MessageMetadata, message: Message) -> None:
     if message.key is not None:
         metadata.partition_key = message.key
+    if message.key_is_base64:
+        metadata.partition_key_b64_encoded = True
     for key, value in message.properties:
         metadata.properties.add(key=key, value=value)
     if message.event_time_ms:

@@ -8,7 +8,7 @@ bytes in Python.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from magnetar.pipeline.schema import arrow_schema
 from magnetar.pipeline.topic_names import partition_number
 
 Array: TypeAlias = pa.Array
+
+NAMES_AS_BITS: Final = 32
+"""Different names of properties, each a bit of what is added up."""
 
 
 class EntryIds(NamedTuple):
@@ -93,9 +96,12 @@ class ArrowColumns:
         if name == "event_time":
             assert rows.event_times_ms is not None
             return _times(rows.event_times_ms, rows.event_times_ms <= 0, field.type)
-        assert name == "properties"
+        if name == "key_is_base64":
+            assert rows.keys_encoded is not None
+            return pa.array(rows.keys_encoded > 0)
         assert rows.properties is not None
-        return _map(rows.bytes, rows.properties, len(rows.entries), field.type)
+        made = _map if name == "properties" else _headers
+        return made(rows.bytes, rows.properties, len(rows.entries), field.type)
 
     def _constant(self, field: pa.Field, count: int) -> Array:
         """The same value in every row: made once, and cut to length."""
@@ -166,8 +172,47 @@ def _times(times_ms: Ints, missing: Flags | None, kind: pa.DataType) -> Array:
 
 
 def _map(bytes_: Bytes, pairs: Properties, count: int, kind: pa.MapType) -> Array:
+    """Of several properties of one name the last, as clients show them: a map has each key once."""
+    keys, values = _texts(bytes_, pairs)
+    rows, kept = pairs.rows, last_of_each_name(pairs.rows, keys)
+    if kept is not None:
+        rows, keys, values = rows[kept], keys.filter(pa.array(kept)), values.filter(pa.array(kept))
+    return pa.MapArray.from_arrays(_offsets(rows, count), keys, values, kind)
+
+
+def _headers(bytes_: Bytes, pairs: Properties, count: int, kind: pa.ListType) -> Array:
+    """All of them, in order."""
+    keys, values = _texts(bytes_, pairs)
+    both = pa.StructArray.from_arrays(
+        [keys, values.cast(pa.binary())], fields=list(kind.value_type)
+    )
+    return pa.ListArray.from_arrays(_offsets(pairs.rows, count), both, type=kind)
+
+
+def _offsets(rows: Ints, count: int) -> Array:
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(pairs.rows, minlength=count), out=offsets[1:])
-    keys = checked_text(gather(bytes_, pairs.keys, kind.key_type), "properties")
-    values = checked_text(gather(bytes_, pairs.values, kind.item_type), "properties")
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, values, kind)
+    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
+    return pa.array(offsets)
+
+
+def _texts(bytes_: Bytes, pairs: Properties) -> tuple[Array, Array]:
+    keys = checked_text(gather(bytes_, pairs.keys, pa.string()), "properties")
+    return keys, checked_text(gather(bytes_, pairs.values, pa.string()), "properties")
+
+
+def last_of_each_name(rows: Ints, names: Array) -> Flags | None:
+    """Which properties are the last of their name in their row; None: all are. ``rows`` ascend."""
+    if len(rows) < 2 or not (rows[1:] == rows[:-1]).any():
+        return None
+    codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
+    distinct = int(codes.max()) + 1
+    if distinct <= NAMES_AS_BITS:  # a name that comes twice is added twice
+        bits, first = np.int64(1) << codes, np.flatnonzero(np.diff(rows, prepend=-1))
+        if (np.add.reduceat(bits, first) == np.bitwise_or.reduceat(bits, first)).all():
+            return None
+    _, from_behind = np.unique((rows * distinct + codes)[::-1], return_index=True)
+    if len(from_behind) == len(rows):
+        return None
+    kept: Flags = np.zeros(len(rows), np.bool_)
+    kept[len(rows) - 1 - from_behind] = True
+    return kept

@@ -43,6 +43,7 @@ _OPTIONAL: Final[dict[str, tuple[int, FieldKind]]] = {
     "properties": (1, FieldKind.SPANS),
     "key": (2, FieldKind.SPAN),
     "event_time": (5, FieldKind.INT),
+    "key_is_base64": (6, FieldKind.INT),
 }
 
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _ORDERING_KEY = 0x0A, 0x12, 0x18, 0x3A

@@ -49,9 +49,9 @@ CONSTANTS: Final = frozenset({"topic", "partition"})
 OF_ENTRIES: Final = frozenset({"ledger_id", "entry_id", "publish_time"})
 """The same for all messages of an entry."""
 
-OF_MESSAGES: Final = frozenset({"batch_index", "key", "event_time", "offset"})
+OF_MESSAGES: Final = frozenset({"batch_index", "key", "key_bytes", "event_time", "offset"})
 
-TEXTS: Final = frozenset({"topic", "key"})
+TEXTS: Final = frozenset({"topic", "key", "key_bytes"})
 TIMES: Final = frozenset({"publish_time", "event_time"})
 
 

@@ -53,6 +53,7 @@ _OPTIONAL: Final[dict[str, tuple[int, FieldKind]]] = {
     "key": (6, FieldKind.SPAN),
     "event_time": (12, FieldKind.INT),
     "schema_version": (16, FieldKind.SPAN),
+    "key_is_base64": (17, FieldKind.INT),
 }
 _PRODUCER: Final[dict[str, tuple[int, FieldKind]]] = {
     "producer_name": (1, FieldKind.SPAN),
@@ -65,6 +66,8 @@ class EntryTables:
     """Which fields are read for which columns."""
 
     def __init__(self, columns: Collection[str]) -> None:
+        if "headers" in columns:
+            columns = {*columns, "properties"}  # of which they are made
         optional = {name: _OPTIONAL[name] for name in _OPTIONAL if name in columns}
         self.optional = tuple(optional)
         self.offsets = "offset" in columns

@@ -29,4 +29,5 @@ def as_pulsar(payload: memoryview, *, compressed: bool = True) -> memoryview:
             "it is part of a transaction of a Kafka producer, of which it is not known here "
             "whether it was committed; read the topic with a consumer, or from behind it"
         )
-    return memoryview(bytes(payload[:at]) + pulsar_entry(batch, compressed=compressed))
+    entry = pulsar_entry(batch, compressed=compressed, every_header=True)
+    return memoryview(bytes(payload[:at]) + entry)

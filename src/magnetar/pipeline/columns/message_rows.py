@@ -45,7 +45,8 @@ class Properties(NamedTuple):
 class MessageRows(NamedTuple):
     """Messages in order. ``entries``: which of the entries each lies in; ``batch_indexes``: its
     place in the batch, ``UNBATCHED`` for an entry of its own. A value or a key of the length
-    ``ABSENT`` is none; so is an event time that is not above 0. What was not asked for is None."""
+    ``ABSENT`` is none; so is an event time that is not above 0. A key of which ``keys_encoded`` is
+    above 0 is bytes in base64. What was not asked for is None."""
 
     bytes: Bytes
     entries: Ints
@@ -55,6 +56,7 @@ class MessageRows(NamedTuple):
     keys: Spans | None
     event_times_ms: Ints | None
     properties: Properties | None
+    keys_encoded: Ints | None
 
 
 class OddEntries(Exception):
@@ -209,6 +211,7 @@ def _assembled(
         found.spans.get("key"),
         found.ints.get("event_time"),
         _pairs(bytes_, found.properties, entries) if "properties" in tables.optional else None,
+        found.ints.get("key_is_base64"),
     )
 
 
@@ -235,7 +238,7 @@ def select(rows: MessageRows, kept: Flags) -> MessageRows:
 
     values = spans(rows.values)
     assert values is not None
-    times, pairs = rows.event_times_ms, rows.properties
+    times, pairs, encoded = rows.event_times_ms, rows.properties, rows.keys_encoded
     if pairs is not None:
         stays = kept[pairs.rows]
         numbers = (np.cumsum(kept) - 1)[pairs.rows[stays]]
@@ -250,4 +253,5 @@ def select(rows: MessageRows, kept: Flags) -> MessageRows:
         spans(rows.keys),
         None if times is None else times[kept],
         pairs,
+        None if encoded is None else encoded[kept],
     )

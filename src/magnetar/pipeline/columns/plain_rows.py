@@ -14,7 +14,7 @@ import pyarrow as pa
 from magnetar.model.errors import ProtocolError
 from magnetar.pipeline.places import UNBATCHED
 from magnetar.wire.pulsar.batches import split_entry
-from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata
+from magnetar.wire.pulsar.metadata import Buffer, EntryMetadata, text
 from magnetar.wire.pulsar.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 
 Metadata = SingleMessageMetadata | MessageMetadata
@@ -78,12 +78,29 @@ def _event_times(rows: PlainRows) -> Iterable[Any]:
     return [metadata.event_time * 1000 or None for metadata in rows.metadata]
 
 
+def _keys_encoded(rows: PlainRows) -> Iterable[Any]:
+    return [metadata.partition_key_b64_encoded for metadata in rows.metadata]
+
+
 def _properties(rows: PlainRows) -> Iterable[Any]:
-    return [[_pair(item) for item in metadata.properties] for metadata in rows.metadata]
+    return [_last_of_each(metadata.properties) for metadata in rows.metadata]
 
 
-def _pair(item: KeyValue) -> tuple[str, str]:
-    return item.key, item.value
+def _last_of_each(items: Iterable[KeyValue]) -> list[tuple[str, str]]:
+    """In the order in which the last ones of each name come."""
+    found: dict[str, str] = {}
+    for item in items:
+        found.pop(item.key, None)
+        found[item.key] = item.value
+    return list(found.items())
+
+
+def _headers(rows: PlainRows) -> Iterable[Any]:
+    return [[_header(item) for item in metadata.properties] for metadata in rows.metadata]
+
+
+def _header(item: KeyValue) -> dict[str, Any]:
+    return {"key": text(item.key), "value": text(item.value).encode()}
 
 
 _COLUMN_OF: Mapping[str, Callable[[PlainRows], Iterable[Any]]] = {
@@ -91,6 +108,8 @@ _COLUMN_OF: Mapping[str, Callable[[PlainRows], Iterable[Any]]] = {
     "value": _values,
     "event_time": _event_times,
     "properties": _properties,
+    "headers": _headers,
+    "key_is_base64": _keys_encoded,
 }
 
 

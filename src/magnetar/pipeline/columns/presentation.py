@@ -2,8 +2,8 @@
 that need not be.
 
 Readers of splits build the columns of ``schema.DECODED``; a query may ask for others that are made
-of these (``headers``, those of ``columnNames=kafka``), and Spark wants batches of exactly the
-schema that it was promised, in which a column of the user's may be null.
+of these (those of ``columnNames=kafka``), and Spark wants batches of exactly the schema that it was
+promised, in which a column of the user's may be null.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from magnetar.pipeline.columns.key_bytes import key_bytes
 from magnetar.pipeline.schema import CORRUPT, DECODED, arrow_schema
 from magnetar.pipeline.topic_names import partition_number, topic_of
 
-KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None, "headers": "properties"}
+KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None}
 CREATE_TIME = 0
 
 
@@ -38,6 +39,8 @@ class Presentation:
         self._constants = constants_of(topic, naming) | {"timestampType": CREATE_TIME}
         sources = [KAFKA_SOURCES.get(name, name) for name in schema.names if name != CORRUPT]
         wanted = {name for name in sources if name is not None} | set(also)
+        if self._kafka and "key" in wanted:
+            wanted.add("key_is_base64")
         plain = not self._kafka and not also and set(schema.names) <= set(DECODED)
         in_order = tuple(name for name in DECODED if name in wanted) or ("partition",)
         self.decoded: tuple[str, ...] = tuple(schema.names) if plain else in_order
@@ -55,19 +58,11 @@ class Presentation:
         count = batch.num_rows
         if self._kafka and field.name in self._constants:
             return pa.repeat(pa.scalar(self._constants[field.name], field.type), count)
-        if field.name == "headers":
-            return _headers(batch.column("properties"), field.type)
+        if self._kafka and field.name == "key":
+            encoded = batch.column("key_is_base64").to_numpy(zero_copy_only=False)
+            return key_bytes(batch.column("key"), encoded)
         source = KAFKA_SOURCES.get(field.name) or field.name
         if field.name == CORRUPT and CORRUPT not in batch.schema.names:
             return pa.nulls(count, field.type)  # values are bytes
         found = batch.column(source)
         return found if found.type == field.type else found.cast(field.type)
-
-
-def _headers(properties: pa.MapArray, kind: pa.ListType) -> pa.Array:
-    """array(struct(key, value)): the same offsets, keys and values as the map's."""
-    pairs = pa.StructArray.from_arrays(
-        [properties.keys.cast(pa.string()), properties.items.cast(pa.binary())],
-        fields=list(kind.value_type),
-    )
-    return pa.ListArray.from_arrays(properties.offsets, pairs, type=kind)

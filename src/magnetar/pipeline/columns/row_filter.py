@@ -22,9 +22,16 @@ from magnetar.pipeline.columns.conditions import (
     holds,
     on,
 )
+from magnetar.pipeline.columns.key_bytes import key_bytes
 from magnetar.pipeline.columns.message_rows import MessageRows, select
 from magnetar.pipeline.columns.plain_rows import PlainRows, chosen, plain_column
 from magnetar.pipeline.columns.protobuf_columns import Flags, Ints
+
+_READ: Final[Mapping[str, tuple[str, ...]]] = {
+    "batch_index": (),
+    "key_bytes": ("key", "key_is_base64"),
+}
+"""What is read for a condition, where that is not what it is on."""
 
 
 class RowFilter:
@@ -33,7 +40,9 @@ class RowFilter:
     def __init__(self, conditions: Conditions) -> None:
         self._of_entries = on(conditions, OF_ENTRIES)
         self._of_messages = on(conditions, OF_MESSAGES)
-        self.columns = frozenset(each.column for each in self._of_messages) - {"batch_index"}
+        self.columns = frozenset(
+            name for each in self._of_messages for name in _READ.get(each.column, (each.column,))
+        )
         """Those that have to be read of the messages, as ``EntryTables`` names them."""
 
     def entries(self, ids: EntryIds) -> Flags:
@@ -80,6 +89,11 @@ def _keys(rows: MessageRows, _ids: EntryIds) -> pa.Array:
     return gather(rows.bytes, rows.keys, pa.binary())
 
 
+def _key_bytes(rows: MessageRows, ids: EntryIds) -> pa.Array:
+    assert rows.keys_encoded is not None
+    return key_bytes(_keys(rows, ids), rows.keys_encoded > 0)
+
+
 def _event_times(rows: MessageRows, _ids: EntryIds) -> pa.Array:
     times_ms = rows.event_times_ms
     assert times_ms is not None
@@ -89,6 +103,7 @@ def _event_times(rows: MessageRows, _ids: EntryIds) -> pa.Array:
 _OF_MESSAGES: Final[Mapping[str, Callable[[MessageRows, EntryIds], pa.Array]]] = {
     "batch_index": lambda rows, _ids: pa.array(rows.batch_indexes),
     "key": _keys,
+    "key_bytes": _key_bytes,
     "event_time": _event_times,
     "offset": lambda rows, ids: pa.array(offsets_of(rows.entries, rows.batch_indexes, ids)),
 }
@@ -102,5 +117,9 @@ def _plain_array(column: str, rows: PlainRows, ids: EntryIds) -> pa.Array:
         return pa.array(offsets_of(np.zeros(len(indexes), np.int64), indexes, ids))
     if column == "key":
         return plain_column("key", pa.string(), rows).cast(pa.binary())
+    if column == "key_bytes":
+        encoded = plain_column("key_is_base64", pa.bool_(), rows)
+        texts = plain_column("key", pa.string(), rows)
+        return key_bytes(texts, encoded.to_numpy(zero_copy_only=False))
     assert column == "event_time"
     return plain_column("event_time", pa.int64(), rows)

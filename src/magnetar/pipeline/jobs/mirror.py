@@ -31,7 +31,8 @@ from magnetar.pipeline.topic_names import PARTITION_END
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-COLUMNS: Final = "key,value,topic,event_time,properties"
+COLUMNS: Final = "key,key_is_base64,value,topic,event_time,headers"
+"""Headers are the properties, all of them where several have one name."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ ABOUT_THE_LETTER: Final = (
 )  # fmt: skip
 """Properties that clients write on a dead letter."""
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
-COLUMNS: Final = "key,value,topic,message_id,publish_time,event_time,properties"
+COLUMNS: Final = (
+    "key,key_is_base64,value,topic,message_id,publish_time,event_time,properties,headers"
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
         wanted &= f.col("properties")[name] == value
     for text, compare in ((options.since, "__ge__"), (options.until, "__lt__")):
         if text is not None:
-            wanted &= getattr(f.col("publish_time"), compare)(f.to_timestamp(f.lit(text)))
+            wanted &= getattr(f.col("publish_time"), compare)(_time(text))
     if options.where is not None:
         wanted &= f.expr(options.where)
     origin: Column = f.coalesce(*(f.col("properties")[name] for name in ORIGINS))
@@ -178,6 +180,15 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
         origin, PARTITION_END, ""
     )  # fmt: skip
     return letters.withColumn("chosen", f.coalesce(wanted, f.lit(False))).withColumn("to", to)
+
+
+def _time(text: str) -> Column:
+    """Of a session that is not ANSI's Spark makes a null of what is no time, for which nothing is
+    true: all letters would be passed over, for good."""
+    from pyspark.sql import functions as f
+
+    what = f.raise_error(f.lit(f"{text!r} is no timestamp, as '2026-01-31 12:00:00' is one"))
+    return f.coalesce(f.to_timestamp(f.lit(text)), what.cast("timestamp"))
 
 
 def _goes() -> Column:
@@ -190,19 +201,19 @@ def _messages(letters: DataFrame) -> DataFrame:
     """As the sink takes them."""
     from pyspark.sql import functions as f
 
-    # One that was redriven before says so still, and a map has each key once.
+    # One that was redriven before says so still.
     taken = (*ABOUT_THE_LETTER, REDRIVEN_FROM)
-    others = f.map_filter("properties", lambda name, value: ~name.isin(*taken))
+    others = f.filter("headers", lambda each: ~each["key"].isin(*taken))
     ids = f.col("message_id")
     place: Any = f.concat_ws(":", ids["ledger_id"], ids["entry_id"], ids["batch_index"])
-    about = f.create_map(f.lit(REDRIVEN_FROM), f.concat_ws(" ", f.col("topic"), place))
+    where = f.concat_ws(" ", f.col("topic"), place).cast("binary")
+    about = f.struct(f.lit(REDRIVEN_FROM).alias("key"), where.alias("value"))
     return letters.where(_goes()).select(
         "key",
+        "key_is_base64",
         "value",
         "event_time",
-        f.map_concat(f.coalesce(others, f.create_map().cast("map<string,string>")), about).alias(
-            "properties"
-        ),
+        f.concat(others, f.array(about)).alias("headers"),
         f.col("to").alias("topic"),
     )
 

@@ -47,7 +47,7 @@ COLUMNS: Final = {
     "offset": "offset",
 }
 KAFKA_COLUMNS: Final = {
-    "key": "key",
+    "key": "key_bytes",
     "topic": "topic",
     "partition": "partition",
     "timestamp": "publish_time",

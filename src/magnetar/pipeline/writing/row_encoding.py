@@ -9,21 +9,24 @@ costs.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
-from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+from magnetar.wire.pulsar.writing import Columns, EncodedKey, EntryBuilder, Head, Key
 
 ENTRY_BYTES_MAX: Final = 5 << 20
 """What Pulsar's clients and brokers take by default."""
 ROW_OVERHEAD_BYTES: Final = 24
+
+_Pairs: TypeAlias = Sequence[tuple[str, str | None]]
 
 
 class Encoding(NamedTuple):
@@ -71,7 +74,7 @@ class RowEncoder:
         self._schema_version = schema_version
         compression = Compression[encoding.compression.upper()]
         self._writer = EntryBuilder(compression, find_compressor(compression))
-        self._hashes: dict[str | bytes, int] = {}
+        self._hashes: dict[Key, int] = {}
 
     def encode(
         self, batch: pa.RecordBatch, sender: str, number: Callable[[str], int]
@@ -138,7 +141,7 @@ class RowEncoder:
     def _in_turn(self, index: int) -> int:
         return self._turn + index // self._encoding.messages_max
 
-    def _hash(self, key: str | bytes) -> int:
+    def _hash(self, key: Key) -> int:
         found = self._hashes.get(key)
         if found is None:
             if len(self._hashes) > 1_000_000:
@@ -146,12 +149,12 @@ class RowEncoder:
             found = self._hashes[key] = java_hash(key)
         return found
 
-    def _pieces(self, columns: Columns) -> Iterator[tuple[str | bytes | None, Columns]]:
+    def _pieces(self, columns: Columns) -> Iterator[tuple[Key | None, Columns]]:
         """What goes into one entry each: (the key of all, rows)."""
         if not self._encoding.by_key or columns.keys is None:
             yield from ((None, piece) for piece in self._sized(columns))
             return
-        rows: dict[str | bytes | None, list[int]] = {}
+        rows: dict[Key | None, list[int]] = {}
         for index, key in enumerate(columns.keys):
             rows.setdefault(key, []).append(index)
         for key, indices in rows.items():
@@ -183,7 +186,7 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
     names = batch.schema.names
     return Columns(
         _buffers(batch.column("value")),
-        _keys(batch.column("key")) if "key" in names else None,
+        _encoded(batch, _keys(batch.column("key"))) if "key" in names else None,
         _times_ms(batch.column("event_time")) if "event_time" in names else None,
         _properties(batch),
     )
@@ -213,6 +216,31 @@ def _keys(column: pa.Array) -> list[str | None] | None:
     return found
 
 
+def _encoded(
+    batch: pa.RecordBatch, keys: list[str | None] | None
+) -> Sequence[str | EncodedKey | None] | None:
+    """The keys, of which the column ``key_is_base64`` says which were given as bytes."""
+    if keys is None or "key_is_base64" not in batch.schema.names:
+        return keys
+    flags = batch.column("key_is_base64").to_pylist()
+    if not any(flags):
+        return keys
+    return [
+        _checked_base64(key) if flag and key is not None else key
+        for key, flag in zip(keys, flags, strict=True)
+    ]
+
+
+def _checked_base64(key: str) -> EncodedKey:
+    try:
+        b64decode(key, validate=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"a row says key_is_base64, and its key {key[:80]!r} is not: {error}"
+        ) from error
+    return EncodedKey(key)
+
+
 def _times_ms(column: pa.Array) -> list[int | None] | None:
     if column.null_count == len(column):
         return None
@@ -226,37 +254,45 @@ def _times_ms(column: pa.Array) -> list[int | None] | None:
     return [None if each is None else each // 1000 for each in micros]
 
 
-def _properties(batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
+def _properties(batch: pa.RecordBatch) -> Sequence[_Pairs | None] | None:
     """Of the columns ``properties`` and ``headers``; None when no row has any."""
-    found: list[Mapping[str, Any] | None] | None = None
+    found: Sequence[_Pairs | None] | None = None
     if "properties" in batch.schema.names:
         column = batch.column("properties")
         if column.null_count < len(column):
-            found = [None if each is None else dict(each) for each in column.to_pylist()]
+            found = column.to_pylist()
     if "headers" in batch.schema.names:
         column = batch.column("headers")
         if column.null_count < len(column):
             before = found or [None] * len(column)
             found = [
-                {**(one or {}), **_texts(headers or ())}
+                _together(one or (), _texts(headers or ()))
                 for one, headers in zip(before, column.to_pylist(), strict=True)
             ]
     return found
 
 
-def _texts(headers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _together(properties: _Pairs, headers: _Pairs) -> _Pairs:
+    """All headers, in order; properties of their names give way."""
+    names = {name for name, _ in headers}
+    return [*(pair for pair in properties if pair[0] not in names), *headers]
+
+
+def _texts(headers: Sequence[Mapping[str, Any]]) -> _Pairs:
     if any(header["key"] is None for header in headers):
         raise ConfigError("a header's key is null; a message has names for its properties")
     try:
-        return {header["key"]: (header["value"] or b"").decode() for header in headers}
+        return [(header["key"], (header["value"] or b"").decode()) for header in headers]
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"a header is not UTF-8 text, which is all a message takes: {error}"
         ) from error
 
 
-def java_hash(key: str | bytes) -> int:
+def java_hash(key: Key) -> int:
     """``String.hashCode`` of a key, without its sign: how Pulsar's Java client chooses."""
+    if isinstance(key, EncodedKey):
+        key = key.text
     text = key if isinstance(key, str) else key.decode("latin-1")
     found = 0
     units = text.encode("utf-16-be")

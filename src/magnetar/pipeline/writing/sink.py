@@ -2,9 +2,10 @@
 
 Columns of what is written: ``value`` (binary or string, needed), ``key`` (string or binary),
 ``topic`` (string, when no topic option is given), ``event_time`` (timestamp), ``properties``
-(map of strings) or ``headers`` (array of key and binary value, as Spark's Kafka source has them). A
-row of a table has the other columns of a read as well; they are the broker's to give, and must be
-null. A task ends only when the broker has acknowledged all of its rows.
+(map of strings) or ``headers`` (array of key and binary value, as Spark's Kafka source has them),
+``key_is_base64`` (boolean: the key is the base64 of bytes, and consumers are told so). A row of a
+table has the other columns of a read as well; they are the broker's to give, and must be null. A
+task ends only when the broker has acknowledged all of its rows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -37,7 +40,11 @@ from magnetar.pipeline.writing.row_encoding import Encoding, RowEncoder, without
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("key", "value", "topic", "event_time", "properties", "headers")
+COLUMNS = ("key", "value", "topic", "event_time", "properties", "headers", "key_is_base64")
+_OF_TEXTS = MapType(StringType(), StringType()).simpleString()
+_OF_PAIRS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+).simpleString()
 GIVEN_BY_THE_BROKER = (
     "partition", "message_id", "publish_time", "offset", "timestamp", "timestampType",
     "schema_version", CORRUPT,
@@ -65,14 +72,19 @@ def check_write_schema(
         "event_time": (TimestampType,),
         "properties": (MapType,),
         "headers": (ArrayType,),
+        "key_is_base64": (BooleanType,),
     }
+    exact = {"properties": _OF_TEXTS, "headers": _OF_PAIRS}
     for field in schema.fields:
         if field.name in GIVEN_BY_THE_BROKER or field.name in typed:
             continue  # see ``refuse_given``, ``typed.fitting``
         if field.name not in allowed:
             raise ConfigError(f"column {field.name!r} has no place in a message: {COLUMNS}")
+        kind = field.dataType.simpleString()
         if not isinstance(field.dataType, allowed[field.name]):
-            raise ConfigError(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
+            raise ConfigError(f"column {field.name!r} cannot be {kind}")
+        if kind != exact.get(field.name, kind):
+            raise ConfigError(f"column {field.name!r} is {exact[field.name]}, and not {kind}")
     if "value" not in schema.names and not typed:
         raise ConfigError("rows need a column 'value' (binary or string)")
     if "topic" not in schema.names and options.topic is None:

@@ -32,7 +32,7 @@ from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, read_batch, timestamp_of
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
-from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head, Properties
 
 CODECS: Final[Mapping[Codec, Compression]] = MappingProxyType(
     {
@@ -48,8 +48,11 @@ NOT_CONVERTED: Final = "magnetar.not_converted"
 """The property that says why a message's payload is a record batch, and not a record's value."""
 
 
-def pulsar_entry(batch: memoryview, *, compressed: bool = True) -> bytes:
-    """The entry that a producer of Pulsar's would have sent, ``compressed`` as the batch is. Raises
+def pulsar_entry(
+    batch: memoryview, *, compressed: bool = True, every_header: bool = False
+) -> bytes:
+    """The entry that a producer of Pulsar's would have sent, ``compressed`` as the batch is; with
+    ``every_header`` there are several properties of a name where there are several headers. Raises
     ``ProtocolError`` for a batch that cannot be taken apart, ``ConfigError`` if its codec's library
     is not installed."""
     header, records = read_batch(batch)
@@ -58,7 +61,7 @@ def pulsar_entry(batch: memoryview, *, compressed: bool = True) -> bytes:
     builder = EntryBuilder(compression, find_compressor(compression))
     head = _head(header)
     times = [max(0, timestamp_of(header, record)) for record in records]
-    return builder.entry(head, _columns(records, times))
+    return builder.entry(head, _columns(records, times, every_header))
 
 
 def sealed_entry(batch: memoryview, why: str) -> bytes:
@@ -75,17 +78,22 @@ def _head(header: BatchHeader) -> Head:
     return Head(name, max(0, header.base_offset), max(0, header.max_timestamp_ms))
 
 
-def _columns(records: Sequence[KafkaRecord], times_ms: Sequence[int]) -> Columns:
+def _columns(
+    records: Sequence[KafkaRecord], times_ms: Sequence[int], every_header: bool
+) -> Columns:
     return Columns(
         [record.value for record in records],
         [record.key for record in records],
         times_ms,
-        [_properties(record.headers) for record in records],
+        [_properties(record.headers, every_header) for record in records],
     )
 
 
-def _properties(headers: Sequence[RecordHeader]) -> dict[str, str | None] | None:
-    return {key: text_of(value) for key, value in headers} if headers else None
+def _properties(headers: Sequence[RecordHeader], every: bool) -> Properties | None:
+    if not headers:
+        return None
+    pairs = [(key, text_of(value)) for key, value in headers]
+    return pairs if every else dict(pairs)
 
 
 def text_of(value: bytes | None) -> str | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.pulsar.codes import Compression
@@ -33,14 +33,26 @@ LENGTHS_KEPT_MAX: Final = 10_000
 """Lengths whose surroundings are kept; values of more different ones are built each time."""
 
 
+class EncodedKey(NamedTuple):
+    """A key that a producer gave as bytes: ``text`` is their base64, and the message says so."""
+
+    text: str
+
+
+Key: TypeAlias = str | bytes | EncodedKey
+"""Bytes that are UTF-8 become text, others an ``EncodedKey``."""
+
+Properties: TypeAlias = Mapping[str, str | None] | Sequence[tuple[str, str | None]]
+
+
 class Columns(NamedTuple):
     """Messages side by side; None for a column that no message has. A value of None is a
     tombstone. Times are milliseconds since 1970."""
 
     values: Sequence[bytes | None]
-    keys: Sequence[str | bytes | None] | None = None
+    keys: Sequence[Key | None] | None = None
     event_times_ms: Sequence[int | None] | None = None
-    properties: Sequence[Mapping[str, str | None] | None] | None = None
+    properties: Sequence[Properties | None] | None = None
 
     def part(self, start: int, stop: int) -> Columns:
         return Columns(*(None if column is None else column[start:stop] for column in self))  # type: ignore[arg-type]
@@ -59,7 +71,7 @@ class Head(NamedTuple):
     producer_name: str
     sequence_id: int
     publish_time_ms: int
-    key: str | bytes | None = None
+    key: Key | None = None
     schema_version: bytes = b""
 
 
@@ -163,16 +175,19 @@ def _message(columns: Columns, row: int) -> bytes:
     if time_ms is not None:
         single.event_time = time_ms
     properties = None if columns.properties is None else columns.properties[row]
-    for name, text_value in (properties or {}).items():
+    pairs = properties.items() if isinstance(properties, Mapping) else properties or ()
+    for name, text_value in pairs:
         single.properties.add(key=name, value=text_value or "")
     described = single.SerializeToString()
     return b"".join((len(described).to_bytes(4, "big"), described, value or b""))
 
 
-def _key_text(key: str | bytes) -> tuple[str, bool]:
+def _key_text(key: Key) -> tuple[str, bool]:
     """A key as metadata holds it, and whether that is base64: of bytes that are no text."""
     if isinstance(key, str):
         return key, False
+    if isinstance(key, EncodedKey):
+        return key.text, True
     try:
         return key.decode(), False
     except UnicodeDecodeError:

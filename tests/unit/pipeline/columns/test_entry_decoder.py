@@ -150,6 +150,50 @@ def test_only_the_columns_asked_for(columns: set[str], given_: list[bytes]) -> N
     assert decoded(entries, columns=order) == expected
 
 
+# -- names that come twice, keys that are bytes ------------------------------------------------
+
+names_ = st.sampled_from(["a", "b", "c"])
+repeating = st.builds(
+    Message,
+    key=st.none() | st.sampled_from(["k", "/wA="]),
+    key_is_base64=st.booleans(),
+    properties=st.lists(st.tuples(names_, texts), max_size=5).map(tuple),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(repeating, min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_headers_are_all_and_properties_the_last_of_each_name(
+    them: list[Message], alone: bool, one_by_one: bool
+) -> None:
+    """So do clients, of which the map of properties has each name once."""
+    extra = {"compacted_batch_indexes": range(len(them))} if one_by_one and not alone else {}
+    layout = Layout(fields=extra)
+    payloads_ = [single(one) for one in them] if alone else [batch(them, layout)]
+    rows = decoded(stored(payloads_), columns=["headers", "properties", "key_is_base64"])
+    assert rows == [
+        {
+            "headers": [{"key": k, "value": v.encode()} for k, v in one.properties],
+            "properties": _last_of_each(one.properties),
+            "key_is_base64": one.key_is_base64,
+        }
+        for one in them
+    ]
+
+
+def _last_of_each(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [pair for n, pair in enumerate(pairs) if pair[0] not in dict(pairs[n + 1 :])]
+
+
+def test_many_names_of_which_some_come_twice() -> None:
+    names = [str(n) for n in range(60)]
+    them = [Message(properties=tuple((name, "x") for name in names[n : n + 20])) for n in range(40)]
+    them[7] = Message(properties=(("5", "first"), ("6", "x"), ("5", "last")))
+    rows = decoded(stored([batch(them)]), columns=["properties"])
+    assert rows[7]["properties"] == [("6", "x"), ("5", "last")]
+    assert [row["properties"] for row in rows[8:]] == [list(one.properties) for one in them[8:]]
+
+
 # -- cases ------------------------------------------------------------------------------------
 
 
@@ -434,8 +478,8 @@ def test_damage_gives_an_error_or_the_same_as_protobuf(
     except ProtocolError:
         return  # a field that is not read here
     for row, other in zip(found, expected, strict=True):
-        row["properties"] = list(dict(row["properties"]).items())
-        other["properties"] = list(dict(other["properties"]).items())
+        row["properties"] = dict(row["properties"])
+        other["properties"] = dict(other["properties"])
         assert row == other
 
 
@@ -467,6 +511,18 @@ def test_record_batches_are_read_as_pulsars_consumers_read_them(codec: Codec) ->
     assert first["event_time"] == 5_005_000
     keyed = rows[4]
     assert (keyed["key"], keyed["properties"]) == ("k", [("h", "text")])
+
+
+def test_all_headers_of_records_are_there() -> None:
+    headers = [RecordHeader("h", b"1"), RecordHeader("g", None), RecordHeader("h", b"\xff")]
+    made = batch_of([KafkaRecord(0, 0, b"\xff", b"v", headers)], 5_000, base_offset=7)
+    payload = Stamper(7, 0).header(11, 1, 5_000) + made
+    columns = ("headers", "properties", "key", "key_is_base64")
+    (row,) = decoded(stored([payload]), columns=columns)
+    told = [(each["key"], each["value"]) for each in row["headers"]]
+    assert told == [("h", b"1"), ("g", b""), ("h", b"/w==")], "of bytes their base64"
+    assert row["properties"] == [("g", ""), ("h", "/w==")]
+    assert (row["key"], row["key_is_base64"]) == ("/w==", True)
 
 
 @pytest.mark.parametrize("attributes", [TRANSACTIONAL, TRANSACTIONAL | CONTROL])

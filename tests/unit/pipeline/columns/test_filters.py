@@ -325,6 +325,28 @@ def test_the_same_said_otherwise() -> None:
     )
 
 
+def test_keys_of_kafka_are_compared_as_bytes() -> None:
+    """Its column ``key`` has bytes, and a filter is to do what ``where()`` does."""
+    them = [
+        Message(b"1", key="/wA=", key_is_base64=True),
+        Message(b"2", key="/wA="),
+        Message(b"3", key="k"),
+        Message(b"4"),
+    ]
+    plain_ = [single(them[0]), batch(them, Layout(fields={"compacted_batch_indexes": range(4)}))]
+    for payloads, first in ([batch(them)], [b"1"]), (plain_, [b"1", b"1"]):
+        for text, expected in (
+            ("key = X'FF00'", first),
+            ("key = '/wA='", [b"2"]),
+            ("key > 'a'", [*first, b"3"]),
+        ):
+            conditions = parse_filter(text, "kafka")
+            decoder = EntryDecoder(["value"], TOPIC, START, END, no_earlier, conditions)
+            entries = stored(payloads)
+            found = decoder.decode(entries, [-1] * len(entries))
+            assert [row["value"] for each in found for row in plain(each)] == expected, text
+
+
 def test_the_columns_of_kafka() -> None:
     text = (
         "topic = 'persistent://public/default/orders' and partition = 3 and key = X'6B' and "

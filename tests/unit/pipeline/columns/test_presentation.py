@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -21,6 +22,8 @@ VALUES = {
     "properties": [[("p", "1"), ("q", "2")], []],
     "offset": [17, 18],
     "schema_version": [2, None],
+    "headers": [[{"key": "p", "value": b"1"}, {"key": "p", "value": b"2"}], []],
+    "key_is_base64": [False, False],
 }
 
 
@@ -56,7 +59,7 @@ def test_columns_that_may_be_null() -> None:
 
 def test_headers() -> None:
     rows = shown(spark_schema(["headers", "offset"]), "magnetar")
-    pairs = [{"key": "p", "value": b"1"}, {"key": "q", "value": b"2"}]
+    pairs = [{"key": "p", "value": b"1"}, {"key": "p", "value": b"2"}]
     assert rows == [{"headers": pairs, "offset": 17}, {"headers": [], "offset": 18}]
 
 
@@ -76,3 +79,13 @@ def test_a_topic_without_partitions_is_kafkas_partition_0() -> None:
 
 def test_rows_are_counted_though_no_column_is_decoded() -> None:
     assert shown(spark_schema(["timestampType"], "kafka"), "kafka") == [{"timestampType": 0}] * 2
+
+
+def test_keys_of_kafka_are_the_bytes_that_the_producer_gave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(VALUES, "key", ["/wA=", "not base64"])
+    monkeypatch.setitem(VALUES, "key_is_base64", [True, True])
+    rows = shown(spark_schema(["key"], "kafka"), "kafka")
+    assert rows == [{"key": b"\xff\0"}, {"key": b"not base64"}]
+    assert shown(spark_schema(["key"]), "magnetar")[0] == {"key": "/wA="}

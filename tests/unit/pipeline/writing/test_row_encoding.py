@@ -10,8 +10,9 @@ import pytest
 
 from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.writing.row_encoding import Encoded, Encoding, RowEncoder, java_hash
-from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.batches import iterate_messages, split_entry
 from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
+from magnetar.wire.pulsar.writing import EncodedKey
 
 
 def encoder(
@@ -86,6 +87,39 @@ def test_every_column() -> None:
     assert (second.key, second.event_time_ms) == (None, 0)
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_headers_of_one_name_are_all_written() -> None:
+    pairs = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}, {"key": "a", "value": b"2"}]
+    (found,) = encode(
+        encoder(),
+        value=[b"x", b"y"],
+        headers=pa.array([pairs, None], HEADERS),
+        properties=pa.array([[("a", "0"), ("c", "3")], [("d", "4")]], pa.map_("string", "string")),
+    )
+    _, singles, _ = split_entry(found.entries[0], entry_metadata(found.entries[0]))
+    assert singles is not None
+    told = [[(item.key, item.value) for item in single.properties] for single in singles]
+    assert told == [[("c", "3"), ("a", "1"), ("b", ""), ("a", "2")], [("d", "4")]]
+
+
+def test_keys_that_are_bytes_stay_so() -> None:
+    """Pulsar's clients give such a key as base64 and say so; with separate keys and values it is
+    what the key's schema reads."""
+    (found,) = encode(
+        encoder(), value=[b"x"] * 3, key=["/wA=", "/wA=", None], key_is_base64=[True, False, True]
+    )
+    told = [(info.key, info.key_b64_encoded) for info, _ in iterate_messages(found.entries[0])]
+    assert told == [("/wA=", True), ("/wA=", False), (None, False)]
+    (by_key,) = encode(encoder(by_key=True), value=[b"x"], key=["/wA="], key_is_base64=[True])
+    head = entry_metadata(by_key.entries[0])
+    assert (head.partition_key, head.partition_key_b64_encoded) == ("/wA=", True)
+    assert java_hash(EncodedKey("hello")) == java_hash("hello"), "as Java's client has it"
+    with pytest.raises(ConfigError, match="key_is_base64, and its key 'no base64' is not"):
+        encode(encoder(), value=[b"x"], key=["no base64"], key_is_base64=[True])
+
+
 def test_rows_name_their_topics() -> None:
     found = encode(encoder(), value=["a", "b", "c"], topic=["x", None, "x"])
     assert [(each.topic, values(each)) for each in found] == [
@@ -128,6 +162,5 @@ def test_times_and_names_that_no_message_has_are_refused_by_name() -> None:
     early = pa.array([0, None, -1], pa.timestamp("us", "UTC"))
     with pytest.raises(ConfigError, match="an event_time is 1 microseconds before 1970"):
         encode(encoder(), value=[b"a", b"b", b"c"], event_time=early)
-    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     with pytest.raises(ConfigError, match="a header's key is null"):
-        encode(encoder(), value=[b"a"], headers=pa.array([[{"key": None, "value": b""}]], headers))
+        encode(encoder(), value=[b"a"], headers=pa.array([[{"key": None, "value": b""}]], HEADERS))

@@ -6,7 +6,14 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.options.source_options import parse_write_options
@@ -34,6 +41,13 @@ def test_what_cannot_be_written_is_refused() -> None:
         check_write_schema(other, OPTIONS, overwrite=False)
     with pytest.raises(ConfigError, match="cannot be int"):
         check_write_schema(StructType().add("value", IntegerType()), OPTIONS, overwrite=False)
+    for name, kind in (
+        ("properties", MapType(StringType(), IntegerType())),
+        ("headers", ArrayType(MapType(StringType(), StringType()))),
+    ):
+        odd = StructType().add("value", BinaryType()).add(name, kind)
+        with pytest.raises(ConfigError, match=f"column '{name}' is .*, and not .*map"):
+            check_write_schema(odd, OPTIONS, overwrite=False)
     with pytest.raises(ConfigError, match="cannot be overwritten"):
         check_write_schema(StructType().add("value", StringType()), OPTIONS, overwrite=True)
     with pytest.raises(ConfigError, match="rows need a column 'value'"):
