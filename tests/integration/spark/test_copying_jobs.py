@@ -13,11 +13,12 @@ from typing import Any
 
 import pulsar
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from magnetar.cli.pipeline import SCRIPT
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs.aggregate import AGGREGATE, AggregateOptions
+from magnetar.pipeline.jobs.audit import AUDIT, AuditOptions
 from magnetar.pipeline.jobs.backfill import BACKFILL, BackfillOptions
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import run
@@ -165,6 +166,55 @@ def test_topics_are_mirrored_and_gone_on_with(
         )
 
 
+def test_keys_of_bytes_and_names_that_come_twice_are_copied(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """And an audit finds each message of a job on Spark once, whose batches are numbered."""
+    letters, back = f"{topic}-DLQ", f"{topic}-back"
+    cluster = {"service.url": platform.service_url}
+    twice = [Row(key="a", value=b"1"), Row(key="a", value=b"2")]
+    rows = [("/wA=", n % 2 == 0, f"v{n}", twice) for n in range(50)]
+    columns = "key string, key_is_base64 boolean, value string"
+    made = spark.createDataFrame(
+        rows, f"{columns}, headers array<struct<key: string, value: binary>>"
+    )
+    made = made.coalesce(1).write.format("magnetar").mode("append").options(**cluster)
+    made.option("topic", letters).option("batchingMaxMessages", 10).save()
+    where = {"service_url": platform.service_url}
+    run(
+        MIRROR,
+        MirrorOptions((letters,), prefix="copy-", checkpoint=str(tmp_path / "one"), **where),
+        JobContext(spark),
+    )
+    options = RedriveOptions(
+        (f"copy-{letters}",),
+        to=back,
+        with_property=("a=2",),
+        checkpoint=str(tmp_path / "two"),
+        **where,
+    )
+    assert run(REDRIVE, options, JobContext(spark)).redriven == 50
+    wanted = "key,key_is_base64,value,properties,headers"
+    found = spark.read.format("magnetar").options(**cluster, columns=wanted)
+    for row, (key, encoded, value, _) in zip(
+        found.option("topic", back).load().collect(), rows, strict=True
+    ):
+        assert (row.key, row.key_is_base64, bytes(row.value)) == (key, encoded, value.encode())
+        assert [(each.key, bytes(each.value)) for each in row.headers[:2]] == [
+            ("a", b"1"),
+            ("a", b"2"),
+        ]
+        assert [each.key for each in row.headers[2:]] == ["REDRIVEN_FROM"]
+        assert row.properties["a"] == "2", "the last of a name, as clients show it"
+    assert {m.properties()["a"] for m in read(client, back)} == {"2"}
+    as_kafka = spark.read.format("magnetar").options(**cluster, columnNames="kafka")
+    keys = as_kafka.option("topic", letters).option("filter", "key = X'FF00'").load()
+    assert {bytes(row.key) for row in keys.collect()} == {b"\xff\0"}
+    report = run(AUDIT, AuditOptions((letters, back), **where), JobContext(spark))
+    assert report.ok, report.findings
+    assert report.messages == 100
+
+
 def test_copies_are_not_copied_again(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -209,8 +259,12 @@ def test_files_become_messages_once(
         numbers = [int(m.data().split()[0]) for m in found if m.partition_key() == key]
         assert numbers == sorted(numbers), "in order, by key"
     assert {each.event_timestamp() for each in found[:1]} <= set(range(40))
-    run(BACKFILL, options, JobContext(spark))
+    again = run(BACKFILL, options, JobContext(spark))
+    assert again.passed_over
     assert len(read(client, topic)) == 40, "once, however often it is run"
+    other = replace(options, key="text")
+    assert not run(BACKFILL, other, JobContext(spark)).passed_over
+    assert len(read(client, topic)) == 80, "with another key it is something else"
     spark.createDataFrame([(1,)], "value int").write.parquet(path + "-2")
     odd = BackfillOptions(path + "-2", topic, service_url=platform.service_url)
     with pytest.raises(ConfigError, match="columns value"):

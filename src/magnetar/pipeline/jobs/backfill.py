@@ -8,6 +8,7 @@ topic's schema, as everywhere in the sink (docs/spark.md).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,12 +18,19 @@ from magnetar.model.errors import ConfigError, JobError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
 from magnetar.pipeline.jobs.spark_words import is_sparks, reason
+from magnetar.pipeline.options.delivery import Transaction, query_of
+from magnetar.pipeline.topic_names import full_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NAME_DIGITS: Final = 16
-RESERVED: Final = ("key", "event_time", "value", "topic", "properties", "headers")
+FORMAT: Final = "parquet"
+PATIENCE_MS: Final = 60_000
+"""How long brokers are waited for, as by a write."""
+RESERVED: Final = (
+    "key", "event_time", "value", "topic", "properties", "headers", "key_is_base64",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class BackfillOptions:
     topic: str = argument("The topic that the rows go to.")
     service_url: str = service_url_option()
     table: bool = option("SOURCE is a table of Spark's catalog.", default=False)
-    format: str = option("Of files: parquet, csv, json, orc, ...", default="parquet")
+    format: str = option("Of files: parquet, csv, json, orc, ...", default=FORMAT)
     key: str | None = option("The column, or SQL expression, that is the key.", default=None)
     event_time: str | None = option("That which is the event time, a timestamp.", default=None)
     value: str | None = option(
@@ -46,7 +54,7 @@ class BackfillOptions:
     )
     name: str | None = option(
         "What is written once under a name is passed over when it comes again.  [default: made of "
-        "source and topic]",
+        "what is read, of what of it is what, and of the topic]",
         default=None,
     )
     version: int = option("A greater number under the same name writes it once more.", default=1)
@@ -54,15 +62,23 @@ class BackfillOptions:
 
 @dataclass
 class BackfillReport(Report):
-    """``written``: rows that were brought; if ``name`` was written before none of them are."""
+    """``rows``: that there are. ``passed_over``: this version of ``name``, or a later one, was
+    written before, and none of them is written now."""
 
     name: str = ""
     rows: int = 0
     columns: str = ""
+    passed_over: bool = False
 
     def lines(self) -> Iterator[str]:
         yield f"{self.rows:,} rows ({self.columns})"
-        yield f"written once, as {self.name}"
+        if self.passed_over:
+            yield (
+                f"passed over: {self.name} was written before; a greater --version writes it once "
+                "more"
+            )
+        else:
+            yield f"{'would be ' if self.dry_run else ''}written once, as {self.name}"
 
 
 def backfill(options: BackfillOptions, context: JobContext) -> BackfillReport:
@@ -72,7 +88,8 @@ def backfill(options: BackfillOptions, context: JobContext) -> BackfillReport:
         report = BackfillReport(name=_name(options), columns=", ".join(frame.columns))
         with context.watched("tasks that read rows", 0):
             report.rows = frame.count()
-        if not context.dry_run:
+        report.passed_over = _was_written(options)
+        if not (context.dry_run or report.passed_over):
             _write(options, context, frame)
     except Exception as error:
         if not is_sparks(error):
@@ -88,8 +105,46 @@ def _rows(options: BackfillOptions, context: JobContext) -> DataFrame:
 
 
 def _name(options: BackfillOptions) -> str:
-    about = "\0".join((options.source, options.where or "", options.topic))
-    return options.name or f"backfill-{sha256(about.encode()).hexdigest()[:NAME_DIGITS]}"
+    """Of all that says what is written, and in which order: with another key it is something
+    else."""
+    if options.name:
+        return options.name
+    given = ("key", "event_time", "value", "order_by", "table")
+    others = {name: getattr(options, name) for name in given if getattr(options, name)}
+    if options.format != FORMAT and not options.table:
+        others["format"] = options.format
+    return _named(options, json.dumps(others, sort_keys=True)) if others else _named(options)
+
+
+def _named(options: BackfillOptions, *others: str) -> str:
+    about = "\0".join((options.source, options.where or "", options.topic, *others))
+    return f"backfill-{sha256(about.encode()).hexdigest()[:NAME_DIGITS]}"
+
+
+def _was_written(options: BackfillOptions) -> bool:
+    """Whether this version, or a later one, was written before. Raises ``ConfigError`` where that
+    cannot be told: releases before made the name of source, condition and topic alone."""
+    name, former = _name(options), _named(options)
+    if _last_version(options, name) >= options.version:
+        return True
+    if not options.name and former != name and _last_version(options, former) >= 0:
+        raise ConfigError(
+            f"rows of {options.source} were written to {options.topic} before, as {former}: by a "
+            "job without --key, --event-time, --value and --order-by, or by an earlier release, "
+            f"which did not look at these. If it was this job, say --name {former}; if these rows "
+            "are to be written beside, give another --name"
+        )
+    return False
+
+
+def _last_version(options: BackfillOptions, name: str) -> int:
+    """That was written under the name; -1: none."""
+    from magnetar.pipeline.writing.staged_session import SESSIONS
+
+    query = query_of(Transaction(name, options.version), full_topic(options.topic))
+    session = SESSIONS.get(options.service_url, PATIENCE_MS)
+    record = session.run(session.queries.read(query))
+    return -1 if record is None else record.last_batch
 
 
 def _messages(options: BackfillOptions, rows: DataFrame) -> DataFrame:

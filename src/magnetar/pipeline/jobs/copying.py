@@ -77,8 +77,9 @@ class Streamed:
         self._seen = -1
 
     def add(self, progress: Any) -> None:
-        """Of a micro-batch that is over."""
-        if progress.batchId <= self._seen:
+        """Of a micro-batch that is over. While a stream waits it is told of the one that is not
+        there yet, under its number, and that it has no rows."""
+        if progress.batchId <= self._seen or _is_idle(progress):
             return
         self._seen = progress.batchId
         self.batches += bool(progress.numInputRows)
@@ -131,18 +132,28 @@ def _watch(
             continue
         behind = _behind(last)
         done = counted.observed.get(READ, 0)
-        context.progress(done, done + behind, what)
-        if until_end and last.batchId > 0 and behind == 0:
+        context.progress(done, done + (behind or 0), what)
+        at_end = _is_idle(last) if behind is None else not behind
+        if until_end and last.batchId > 0 and at_end:
             return
 
 
-def _behind(progress: Any) -> int:
-    """Messages between the last micro-batch and the ends of the topics."""
+def _is_idle(progress: Any) -> bool:
+    """Whether it is told of no micro-batch."""
+    return "addBatch" not in progress.durationMs
+
+
+def _behind(progress: Any) -> int | None:
+    """Messages between the last micro-batch and the ends of the topics; None: nobody knows. So it
+    is of one that was planned before the run began, and of brokers that do not number messages."""
     found = 0
     for source in progress.sources:
         latest = source.latestOffset
         told = json.loads(latest) if isinstance(latest, str) else latest
-        found += int((told or {}).get("messages_behind", 0))
+        behind = (told or {}).get("messages_behind")
+        if behind is None:
+            return None
+        found += int(behind)
     return found
 
 
