@@ -9,6 +9,7 @@ fault            what it is
 ``missing``      a bookie does not have a copy that it is to have
 ``damaged``      a copy's digest is wrong, or the bookie cannot read it
 ``differs``      a copy is sound, and says something else than the others
+``unreadable``   copies are sound, and are no message that a consumer could read
 ``count``        the broker, a ledger and its entries do not agree on how much there is
 ``gap``          a producer's sequence ids leave out some
 ``duplicate``    a message of a producer is in the log twice
@@ -43,13 +44,15 @@ from magnetar.pipeline.jobs.job import (
     option,
     service_url_option,
 )
-from magnetar.pipeline.jobs.sequences import Oddity, judge
+from magnetar.pipeline.jobs.sequences import IdRun, IdSteps, Oddity, judge, steps_of
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.places import NO_OFFSETS
 from magnetar.pipeline.topic_names import full_topic
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
-FAULTS: Final = ("missing", "damaged", "differs", "count", "gap", "duplicate", "order")
+FAULTS: Final = (
+    "missing", "damaged", "differs", "unreadable", "count", "gap", "duplicate", "order",
+)  # fmt: skip
 LISTED_MAX: Final = 10_000
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 8 << 20, 512 << 20
 PIECES_PER_CORE: Final = 4
@@ -102,7 +105,7 @@ class AuditFinding:
 class AuditReport(Report):
     """``copies`` and ``byte_count``: read and sound. ``only_in_table``: ledgers that bookies do not
     have any more, and that were not read. ``unjudged``: producers whose sequence ids
-    follow no rule."""
+    leave out so many that the gaps were not told."""
 
     partitions: int = 0
     ledgers: int = 0
@@ -131,7 +134,7 @@ class AuditReport(Report):
         if self.findings_left_out:
             yield f"and {self.findings_left_out:,} findings more"
         for producer in self.unjudged:
-            yield f"producer {producer}: its sequence ids follow no rule, and were not judged"
+            yield f"producer {producer}: its sequence ids follow no rule; gaps were not looked for"
         if self.only_in_table:
             yield (
                 f"{self.only_in_table:,} ledgers are only in the topic's table, and were not read: "
@@ -159,7 +162,8 @@ def _line(each: AuditFinding) -> str:
     where += f" at {each.bookie_id}" if each.bookie_id else ""
     if each.producer:
         first, last = each.first_sequence_id, each.last_sequence_id
-        where += f", producer {each.producer} #{first}" + (f" to #{last}" if last > first else "")
+        where += f", producer {each.producer}" + (f" #{first}" if first >= 0 else "")
+        where += f" to #{last}" if last > first else ""
     return f"{each.fault}: {where}: {each.why}"
 
 
@@ -299,16 +303,18 @@ def _judge(
     ledgers = [each for piece in found for each in piece.ledgers]
     for each in ledgers:
         _add_counts(report, each)
-    untidy = dict.fromkeys(name for piece in found for name in piece.untidy)
-    report.unjudged += untidy
+    untidy = _untidy(found)
+    report.unjudged += [name for name, steps in untidy.items() if not steps.back]
     runs = (run for piece in found for run in piece.runs if run.producer not in untidy)
     judged = judge(runs)
     report.producers += judged.producers
     report.producers_begun_anew += judged.begun_anew
     findings = [
         *_of_copies(plan.topic, ledgers),
+        *_of_contents(plan.topic, ledgers),
         *_of_counts(plan, ledgers),
         *(_of_producer(plan.topic, each) for each in judged.oddities),
+        *_of_untidy(plan.topic, untidy),
     ]
     for finding in findings:
         if finding.fault in options.ignore:
@@ -318,6 +324,37 @@ def _judge(
         else:
             report.findings_left_out += 1
     report.unchecked += _unchecked(plan.topic, ledgers)
+
+
+def _untidy(found: Sequence[PieceFound]) -> dict[str, IdSteps]:
+    """Of producers with more runs in a piece than are told: how their ids go, in all pieces."""
+    names = {name for piece in found for name in piece.untidy}
+    parts: dict[str, list[IdRun | IdSteps]] = {name: [] for name in sorted(names)}
+    for piece in found if names else ():
+        for name, steps in piece.untidy.items():
+            parts[name].append(steps)
+        for run in piece.runs:
+            if run.producer in names:
+                parts[run.producer].append(run)
+    return {name: steps_of(each) for name, each in parts.items()}
+
+
+def _of_untidy(topic: str, untidy: Mapping[str, IdSteps]) -> Iterator[AuditFinding]:
+    for name, steps in untidy.items():
+        if steps.back:
+            why = (
+                f"its sequence ids went back {steps.back} times: messages are in the log twice, or "
+                "out of order, too often to be told apart"
+            )
+            yield AuditFinding("order", topic, -1, producer=name, why=why)
+
+
+def _of_contents(topic: str, ledgers: Iterable[LedgerFound]) -> Iterator[AuditFinding]:
+    for each in ledgers:
+        if each.unreadable:
+            first = each.first_unreadable
+            why = f"{each.unreadable} entries, of which this is the first, are no messages"
+            yield AuditFinding("unreadable", topic, each.verified.ledger_id, first, first, why=why)
 
 
 def _untold(logs: LogWatch, plan: _Plan, found: Sequence[PieceFound]) -> list[int]:

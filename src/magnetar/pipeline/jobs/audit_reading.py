@@ -24,7 +24,7 @@ from magnetar.model.ids import BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
-from magnetar.pipeline.jobs.sequences import EntryAt, EntryHead, IdRun, IdRuns
+from magnetar.pipeline.jobs.sequences import EntryAt, EntryHead, IdRun, IdRuns, IdSteps
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.repair.insight.verifying import Verified, Verifier
 from magnetar.repair.throttle import Throttle
@@ -70,14 +70,17 @@ class LedgerFound:
     messages: int = 0
     counts: list[CountFault] = field(default_factory=list)
     unreadable: int = 0
+    first_unreadable: int = -1
 
 
 @dataclass
 class PieceFound:
+    """``untidy``: producers of more runs than are told; those have none in ``runs``."""
+
     topic: str
     ledgers: list[LedgerFound] = field(default_factory=list)
     runs: list[IdRun] = field(default_factory=list)
-    untidy: list[str] = field(default_factory=list)
+    untidy: dict[str, IdSteps] = field(default_factory=dict)
 
 
 def audit_piece(piece: AuditPiece) -> PieceFound:
@@ -112,13 +115,15 @@ async def _audit(piece: AuditPiece, logs: LogWatch) -> PieceFound:
         for facts in piece.ledgers:
             verified = await verifier.verify(facts.ledger_id)
             heard.finish(runs)
-            one = LedgerFound(verified, heard.messages, heard.counts, heard.unreadable)
+            one = LedgerFound(
+                verified, heard.messages, heard.counts, heard.unreadable, heard.first_unreadable
+            )
             if not verified.gone:
                 one.counts += _of_the_broker(facts, verified, told.metadata.get(facts.ledger_id))
             found.ledgers.append(one)
     finally:
         await pool.close()
-    found.runs, found.untidy = runs.all(), [*runs.untidy]
+    found.runs, found.untidy = runs.all(), runs.untidy
     return found
 
 
@@ -193,6 +198,7 @@ class _Heard:
         self._next_offset = -1
         self.messages = 0
         self.unreadable = 0
+        self.first_unreadable = -1
         self.counts: list[CountFault] = []
 
     def begin(self, ledger_id: int) -> None:
@@ -200,6 +206,7 @@ class _Heard:
         self._heads = []
         self._next_offset = -1
         self.messages = self.unreadable = 0
+        self.first_unreadable = -1
         self.counts = []
 
     def look(self, payload: memoryview) -> EntryHead | None:
@@ -212,6 +219,7 @@ class _Heard:
         if (ledger_id, entry_id) >= self._stop:
             return
         if seen is None:
+            self.first_unreadable = self.first_unreadable if self.unreadable else entry_id
             self.unreadable += 1
             self._next_offset = -1
             return
@@ -243,13 +251,16 @@ def head_of(payload: memoryview) -> EntryHead:
         return EntryHead("", 0, 0, batch.last_offset_delta + 1, False, 0, last_offset)
     meta = entry_metadata(payload)
     later = meta.num_chunks > 1 and meta.chunk_id > 0
-    last = meta.highest_sequence_id or meta.sequence_id + meta.num_messages - 1
+    first, may_last = meta.sequence_id, -1
+    if not meta.highest_sequence_id and meta.num_messages > 1:
+        may_last = first + meta.num_messages - 1
     return EntryHead(
         meta.producer_name,
-        meta.sequence_id,
-        max(meta.sequence_id, last),
+        first,
+        max(first, meta.highest_sequence_id),
         meta.num_messages,
         later,
         meta.publish_time_ms,
         last_offset,
+        may_last,
     )
