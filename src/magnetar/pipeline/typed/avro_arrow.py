@@ -1,9 +1,10 @@
 """Columns of a walk -> Arrow arrays, by the schema of the reader.
 
 Owns Avro's rules of resolution where values meet them: fields by name or alias, defaults, numbers
-promoted, text and bytes for each other, branches of unions, symbols of enumerations. A value that
-meets a rule it breaks is bad (a null where the reader has none, a symbol that it does not know);
-the others of its schema are read.
+promoted, text and bytes for each other, branches of unions, symbols of enumerations; and what the
+rules leave open: a time that was written in another unit stays the same time. A value that meets a
+rule it breaks is bad (a null where the reader has none, a symbol that it does not know); the others
+of its schema are read.
 
 An array has as many elements as its column; those of bad values mean nothing.
 
@@ -13,6 +14,7 @@ Pure. Source: Avro 1.11 specification, "Schema Resolution".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -34,7 +36,7 @@ from magnetar.pipeline.typed.avro_walk import (
     Round,
 )
 from magnetar.pipeline.typed.faults import Faults
-from magnetar.pipeline.typed.spark_types import choices, decimal_of
+from magnetar.pipeline.typed.spark_types import choices, decimal_of, unit_of
 
 Array: TypeAlias = pa.Array
 
@@ -199,7 +201,7 @@ class ArrowValues:
         if writer.name == "int" and len(values):
             self._within(column, values, 2**31 - 1, "an int of more than 32 bits", place)
         if pa.types.is_timestamp(kind):
-            if reader.logical.endswith("millis"):
+            if unit_of(reader, writer).endswith("millis"):
                 what = f"no time in milliseconds within {MICROS_MAX} microseconds"
                 self._within(column, values, MICROS_MAX // 1000, what, place)
                 values = values * 1000
@@ -270,11 +272,24 @@ class ArrowValues:
         array = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(found.tobytes())])
         if wrong.any():
             self._faults.add(column.rows[wrong], place, "no decimal of 1 to 16 bytes")
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            long = _too_long(array, kind)
+            self._faults.add(column.rows[long], place, f"more digits than {kind} has")
+            found[long] = 0
+            return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(found.tobytes())])
         return array
 
 
 def _takes_null(reader: AvroType) -> bool:
     return reader.name == "null" or any(each.name == "null" for each in reader.branches)
+
+
+def _too_long(array: Array, kind: pa.Decimal128Type) -> Flags:
+    most = Decimal(10) ** (kind.precision - kind.scale)
+    wide = array.view(pa.decimal128(38, kind.scale))
+    return np.array([abs(each.as_py()) >= most for each in wide], np.bool_)
 
 
 def _not_text(array: Array) -> Flags:

@@ -26,7 +26,7 @@ from magnetar.cluster.schemas.avro import AvroField, AvroType
 from magnetar.model.errors import InvalidSchemaError
 from magnetar.pipeline.typed.avro_defaults import default_value
 from magnetar.pipeline.typed.blocks import Array, Block
-from magnetar.pipeline.typed.spark_types import choices, decimal_of
+from magnetar.pipeline.typed.spark_types import TIMES, choices, decimal_of, unit_of
 
 Reader: TypeAlias = Callable[[Any], Any]
 """A value out of ``json`` -> one that Arrow takes. Raises ``_Unfit``."""
@@ -155,7 +155,7 @@ def _reader(reader: AvroType, writer: AvroType | None, place: str) -> Reader:
         return _of_record(reader, writer, place)
     if reader.items is not None:
         return _of_items(reader, reader.items, writer, place)
-    return _of_leaf(reader, place)
+    return _of_leaf(reader, writer, place)
 
 
 def _of_union(reader: AvroType, writer: AvroType | None, place: str) -> Reader:
@@ -238,13 +238,14 @@ def _of_items(reader: AvroType, items: AvroType, writer: AvroType | None, place:
     return read
 
 
-def _of_leaf(kind: AvroType, place: str) -> Reader:
+def _of_leaf(kind: AvroType, writer: AvroType | None, place: str) -> Reader:
     decimal = decimal_of(kind)
     if decimal is not None:
         return lambda value: _decimal(value, decimal[1], place)
     if kind.name in ("string", "enum", "bytes", "fixed"):
         return _text
-    unit = 1000 if kind.logical.endswith("timestamp-millis") else 1
+    timed = (kind.name, kind.logical) in TIMES
+    unit = 1000 if timed and unit_of(kind, writer).endswith("timestamp-millis") else 1
     right: tuple[type, ...] = {
         "boolean": (bool,), "int": (int,), "long": (int,),
     }.get(kind.name, (int, float, Decimal))  # fmt: skip

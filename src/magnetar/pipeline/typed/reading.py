@@ -121,12 +121,23 @@ class TypedValues:
 
     def _new_decoder(self, version: int) -> ValueDecoder | str:
         reader = self._read.reader
-        own = version == NO_VERSION or (version, self._topic) == (reader.version, reader.topic)
         try:
-            writer = reader.schema if own else self._versions(version)
+            writer = reader.schema if version == NO_VERSION else self._writer(version)
             return decoder_of(reader.schema, writer, self.kind)
         except (SchemaNotFoundError, InvalidSchemaError) as error:
             return str(error)
+
+    def _writer(self, version: int) -> TopicSchema:
+        """Asked also of the version that the reader's is of: a topic that was made anew since the
+        columns were chosen begins its numbers anew. What was deleted in the registry is known
+        still. Raises ``SchemaNotFoundError``."""
+        reader = self._read.reader
+        try:
+            return self._versions(version)
+        except SchemaNotFoundError:
+            if (version, self._topic) != (reader.version, reader.topic):
+                raise
+            return reader.schema
 
     def _refusal(self, batch: pa.RecordBatch, faults: Faults) -> ProtocolError:
         row, why = faults.first() or (0, "")

@@ -73,7 +73,7 @@ PLAIN: Final[Mapping[SchemaType, DataType]] = MappingProxyType(
 """Java's ``Date`` is an instant, so a timestamp; its ``Time`` stays milliseconds, ``LocalTime``
 nanoseconds of the day."""
 
-_OF_LOGICAL: Final[Mapping[tuple[str, str], DataType]] = MappingProxyType(
+TIMES: Final[Mapping[tuple[str, str], DataType]] = MappingProxyType(
     {
         ("int", "date"): DateType(),
         ("long", "timestamp-millis"): TimestampType(),
@@ -122,6 +122,13 @@ def decimal_of(kind: AvroType) -> tuple[int, int] | None:
     return kind.decimal if 0 < precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision else None
 
 
+def unit_of(reader: AvroType, writer: AvroType | None) -> str:
+    """The logical type that says in which unit a time was written: the writer's, if it is one."""
+    if writer is not None and ("long", writer.logical) in TIMES:
+        return writer.logical
+    return reader.logical
+
+
 class _Types:
     def __init__(self, json: bool) -> None:
         self._json = json
@@ -151,7 +158,7 @@ class _Types:
             return DecimalType(*decimal)
         if self._json and kind.name in ("bytes", "fixed"):
             return StringType()
-        return _OF_LOGICAL.get((kind.name, kind.logical), _OF_NAME[kind.name])
+        return TIMES.get((kind.name, kind.logical), _OF_NAME[kind.name])
 
     def _union(self, kind: AvroType, place: str, within: tuple[AvroType, ...]) -> DataType:
         found = choices(kind)
