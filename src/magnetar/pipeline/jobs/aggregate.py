@@ -57,6 +57,7 @@ SECTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 }
 """What each must have, and may have. ``group`` and ``aggregates`` have names of the user's."""
 VALUES: Final = ("schema", "json", "bytes")
+WITHOUT_TIME: Final = "without_time"
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,19 @@ class AggregateOptions:
 
 @dataclass
 class AggregateReport(Report):
-    """``sample``: of a run that only tries, some results as they would be."""
+    """``without_time``: messages whose time is null, which are in no window. ``sample``: of a run
+    that only tries, some results as they would be."""
 
     read: int = 0
+    without_time: int = 0
     batches: int = 0
     sample: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         yield from self.sample
         yield f"{self.read:,} messages read, in {self.batches:,} micro-batches"
+        if self.without_time:
+            yield f"{self.without_time:,} of them have no time, and are in no window"
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,12 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
         rate=options.rate,
         follow=options.follow,
     )
-    return AggregateReport(read=counted.observed.get(READ, 0), batches=counted.batches)
+    found = counted.observed
+    return AggregateReport(
+        read=found.get(READ, 0),
+        without_time=found.get(WITHOUT_TIME, 0),
+        batches=counted.batches,
+    )
 
 
 def _results(told: Declared, messages: DataFrame) -> DataFrame:
@@ -173,7 +183,9 @@ def _results(told: Declared, messages: DataFrame) -> DataFrame:
         messages = messages.withColumn("value", f.from_json(text, source["columns"]))
     if "where" in source:
         messages = messages.where(source["where"])
-    timed = messages.withColumn("at", f.expr(source["time"])).withWatermark("at", window["late"])
+    timed = messages.withColumn("at", f.expr(source["time"]))
+    timed = timed.observe("times", f.count_if(f.col("at").isNull()).alias(WITHOUT_TIME))
+    timed = timed.withWatermark("at", window["late"])
     windows = f.window("at", window["size"], window.get("slide"))
     groups = [f.expr(text).alias(name) for name, text in told.group.items()]
     made = [f.expr(text).alias(name) for name, text in told.aggregates.items()]

@@ -31,7 +31,7 @@ from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.tables.ledger_writing import LedgerTask, write_ledger
 from magnetar.pipeline.tables.topic_table import TakenUpTo, TopicTable, WrittenLedger, table_name
-from magnetar.pipeline.topic_names import full_topic
+from magnetar.pipeline.topic_names import full_topic, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.registry import SchemaClient
 from magnetar.tables.layout import TablePlace
@@ -111,7 +111,7 @@ class Taking:
         """The full names of the topics, and of all those in the namespaces, without partitions."""
         found = [full_topic(name) for name in names]
         for namespace in namespaces:
-            found += [name.partition("-partition-")[0] for name in self._watch.topics(namespace)]
+            found += [topic_of(name) for name in self._watch.topics(namespace)]
         return sorted(dict.fromkeys(found))
 
     def take(
