@@ -13,6 +13,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers import flusher
+from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
@@ -30,11 +31,12 @@ class FailingIndex(LocationIndex):
 
     failing = False
     refused = 0
+    why = "the index fails"
 
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         if self.failing:
             self.refused += 1
-            raise BookieIOError("the index fails")
+            raise BookieIOError(self.why)
         super().put_locations(rows)
 
 
@@ -83,6 +85,31 @@ def test_an_index_that_fails_does_not_fill_the_disk(
         for what in (config, after):
             async with running(what) as again:
                 await check(again, 1)
+
+    asyncio.run(scenario())
+
+
+def test_an_index_without_descriptors_for_long_makes_the_bookie_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB takes nothing any more once it could not open a file: that is told, not waited for
+    with adds that nobody carries out."""
+    monkeypatch.setattr(flusher, "RETRY_S", 0.01)
+    monkeypatch.setattr(upkeep, "DESCRIPTOR_FAILURES_MAX", 8)
+
+    async def scenario() -> None:
+        config = quick(tmp_path, percent=0)
+        async with failing(config) as (bookie, index):
+            index.why = "IO error: While open a file for appending: Too many open files"
+            index.failing = True
+            await add(bookie, 1, range(ENTRIES), entries=some(1, range(ENTRIES)))
+            await eventually(lambda: bookie.read_only)
+            assert index.refused >= 8
+            assert bookie.refusal is not None
+            assert "ulimit -n" in bookie.refusal
+            index.failing = False
+            await eventually(lambda: not bookie.read_only)
+            await check(bookie, 1)
 
     asyncio.run(scenario())
 

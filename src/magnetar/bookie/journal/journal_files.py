@@ -179,9 +179,7 @@ class JournalDirectory:
             if zeroed:
                 self._fill_with_zeros(file)
             self._disk.sync_dir(self.path)
-        except (
-            OSError
-        ):  # a full disk gets back what there is of it; whoever tries again makes another
+        except OSError:  # a full disk gets back what there is of it; the next try makes another
             file.close()
             self._disk.remove(file.path)
             raise

@@ -48,6 +48,8 @@ from magnetar.model.errors import BookieIOError, MagnetarError
 log = structlog.get_logger(__name__)
 
 FLUSH_FAILURES_MAX = 3
+DESCRIPTOR_FAILURES_MAX = 30
+"""Half a minute and more: connections that take all descriptors go again."""
 RESERVE_PAUSE_S = 0.01
 
 
@@ -214,16 +216,19 @@ class Upkeep:
         if is_no_space(error):
             await self._make_room(index)
             return
-        if is_no_descriptor(error):
-            return  # the disk is sound; the flusher has said it, and tries again
         count = self._flush_failures[index] = self._flush_failures.get(index, 0) + 1
-        if count < FLUSH_FAILURES_MAX or index in self._failed:
+        # For want of a descriptor: the disk is sound, and that may pass. But an index that has met
+        # it takes nothing any more until it is opened again (RocksDB calls it fatal).
+        lacks = is_no_descriptor(error)
+        if count < (DESCRIPTOR_FAILURES_MAX if lacks else FLUSH_FAILURES_MAX):
+            return
+        if index in self._failed:
             return
         path = self._storages[index].path
-        self._failed[index] = (
-            f"ledger directory {path} has failed ({error}); replace the disk, or restart the "
-            "bookie when it is sound"
-        )
+        advice = "replace the disk, or restart the bookie when it is sound"
+        if lacks:
+            advice = "restart the bookie, with a higher limit of open files (ulimit -n)"
+        self._failed[index] = f"ledger directory {path} has failed ({error}); {advice}"
         log.error("ledger directory failed; the bookie is read-only", path=str(path))
         self._health_changed()
 
