@@ -10,8 +10,10 @@ from typing import Any, Final
 from magnetar.log.partition.doomed_files import DoomedPartitions
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.limits import SyncPolicy
-from magnetar.log.partition.replication import fetcher
+from magnetar.log.partition.replication import election, fetcher
 from magnetar.log.partition.replication.fetcher import Fetcher
+from magnetar.log.partition.replication.follower import PartitionFollower
+from magnetar.log.partition.replication.leader import PartitionLeader
 from magnetar.log.partition.replication.replicas import Replicas
 from magnetar.log.partition.replication.state_store import (
     VersionedState,
@@ -50,6 +52,23 @@ def _without_last_epoch(self: Any, asked: Any) -> Any:
 
 async def _stays(self: Any, partition: Any, *, failed: bool) -> bool:
     return True
+
+
+def _only_leads_no_more(self: Any, state: Any, live: Any) -> Any:
+    """As it was: a follower whose log failed stays in sync, and a leader is eligible."""
+    others = {number: each for number, each in live.items() if number != self._me.broker}
+    return election.elect(state, others) if state.leader == self._me.broker else None
+
+
+def _waits_where_it_is(self: Any, request: Any, log_start: int, log_end: int) -> Any:
+    return None if self.log_end < log_start else _OUT_OF_RANGE(self, request, log_start, log_end)
+
+
+_OUT_OF_RANGE = PartitionFollower.out_of_range
+
+
+def _is_not_told(self: Any, log_start: int) -> None:
+    """A leader does not know that its log begins later."""
 
 
 _DOOM, _TAKE = PartitionHost.doom, Replicas._take
@@ -121,5 +140,17 @@ REPLICAS: tuple[Mutant, ...] = (
     _mutant(
         "what a sync that failed has left counts as stored", "",
         (Segment, "append", _leaves),
+    ),
+    _mutant(
+        "a replica whose log has failed counts as before", "KIP-966",
+        (Replicas, "_given_up", _only_leads_no_more),
+    ),
+    _mutant(
+        "a follower waits for what its leader has deleted", "",
+        (PartitionFollower, "out_of_range", _waits_where_it_is),
+    ),
+    _mutant(
+        "a leader is not told that its log begins later", "",
+        (PartitionLeader, "trimmed", _is_not_told),
     ),
 )  # fmt: skip
