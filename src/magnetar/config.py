@@ -98,7 +98,7 @@ class BookieConfig:
     )
     entry_bytes_max: int = field(
         default=5 * (1 << 20) + (64 << 10),
-        metadata={"meaning": "largest entry or frame", "least": 1024},
+        metadata={"meaning": "largest entry or frame", "least": 1024, "most": (1 << 28) - 1},
     )
     collect_interval_ms: int = field(
         default=60_000,
