@@ -391,6 +391,31 @@ def test_a_file_that_could_not_be_made_is_not_kept_open(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_spare_that_could_not_be_opened_stays_one(tmp_path: Path) -> None:
+    class NoDescriptor(WatchedDisk):
+        lacking = False
+
+        def open(self, path: Path, *, create: bool = False) -> DiskFile:
+            if self.lacking:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open(path, create=create)
+
+    disk = NoDescriptor()
+    directory = JournalDirectory(disk, tmp_path, FILE_BYTES, 1)
+    directory.create_prepared(1).file.close()
+    directory.retire([1])
+    disk.lacking = True
+    for file_id in (2, 3):
+        with pytest.raises(OSError, match="Too many"):
+            directory.create_prepared(file_id)
+    disk.lacking = False
+    assert directory.has_spare
+    assert len(disk.list(tmp_path)) == 1
+    directory.create_prepared(4).file.close()
+    assert not directory.has_spare
+    assert disk.list(tmp_path) == [directory.file_path(4).name]
+
+
 def test_many_short_lives_without_a_mark_keep_everything(tmp_path: Path) -> None:
     async def scenario() -> None:
         for life in range(5):

@@ -167,11 +167,20 @@ class JournalDirectory:
         """A recycled file, or a new one zeroed to its full size. Slow; not on the commit path."""
         path = self.file_path(file_id)
         recycled = bool(self._spares)
-        if recycled:
-            self._disk.rename(self._spare_path(self._spares.pop()), path)
-        file = self._disk.open(path, create=not recycled)
+        file = self._recycle(path) if recycled else self._disk.open(path, create=True)
         self._ready(file, zeroed=not recycled)
         return JournalFile(file_id, file, prepared=True)
+
+    def _recycle(self, path: Path) -> DiskFile:
+        spare = self._spare_path(self._spares[-1])
+        self._disk.rename(spare, path)
+        try:
+            file = self._disk.open(path)
+        except OSError:  # no descriptor, say; under its new name nobody would ever take it
+            self._disk.rename(path, spare)
+            raise
+        self._spares.pop()
+        return file
 
     def _ready(self, file: DiskFile, zeroed: bool) -> None:
         """Have a new file's name durable, and its blocks if it is to have any."""
