@@ -18,7 +18,7 @@ Rules:
 * A dynamic member's first join (version 4 and later) is answered with its id only, so that one
   whose client gave up does not stay as a member that nobody is.
 * A static member that comes back has a new id; whoever has the old one is fenced. If it says what
-  it said before, and all is stable, the group goes on without a rebalance.
+  it said before, and all is stable, the group goes on without a rebalance, also if it leads.
 * A generation is never given twice while the group's coordinator is the same; a new one begins
   anew, knows no members, and has all of them join again.
 
@@ -193,8 +193,13 @@ class ClassicGroup:
         leads = self.leader == former_id
         if leads:
             self.leader = said.new_id
-        if same and self.state is GroupState.STABLE and (not leads or said.skips_assignment):
-            return [*answers, (ticket, self._joined(member, skip=leads))]
+        if same and self.state is GroupState.STABLE:
+            answer = self._joined(member, skip=leads and said.skips_assignment)
+            if leads and not said.skips_assignment:
+                # A client from before version 9 that leads makes an assignment, for which nobody
+                # waits: it is not told.
+                answer.leader, answer.members = former_id, []
+            return [*answers, (ticket, answer)]
         member.join_ticket = ticket
         return answers + self._rebalance(GroupEvent.MEMBER_CAME, now_ms)
 
