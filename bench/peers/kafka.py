@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers.jars import fetched_jars
 from bench.server import work_directory
 from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import find_java
@@ -57,8 +57,7 @@ def fetched(folder: Path) -> Fetched:
     """Fetch what is not there yet. Raises ``SystemExit`` that says what is missing."""
     found = Fetched(folder.resolve())
     fetched_server(folder)
-    if not found.connector.exists():
-        fetch_jars(HERE / "connector.pom.xml", found.connector)
+    fetched_jars(HERE / "connector.pom.xml", found.connector)
     if not found.python.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "--target", str(found.python), PYTHON_CLIENT], check=True)
@@ -67,11 +66,8 @@ def fetched(folder: Path) -> Fetched:
 
 def fetched_server(folder: Path) -> Path:
     """The broker alone: its directory of jars. Raises as ``fetched``."""
-    found = Fetched(folder.resolve()).server
     folder.mkdir(parents=True, exist_ok=True)
-    if not found.exists():
-        fetch_jars(HERE / "server.pom.xml", found)
-    return found
+    return fetched_jars(HERE / "server.pom.xml", Fetched(folder.resolve()).server)
 
 
 def new_id() -> str:
@@ -80,14 +76,6 @@ def new_id() -> str:
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))[0] == "-":
         pass
     return made
-
-
-def fetch_jars(pom: Path, part: Path) -> None:
-    """What ``pom`` names, with all that it needs, into ``part``. Raises ``SystemExit``."""
-    if shutil.which("mvn") is None:
-        raise SystemExit("peers are fetched by Maven, and there is no mvn: install it")
-    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={part}"]
-    subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True)
 
 
 @dataclass(frozen=True)

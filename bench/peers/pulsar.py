@@ -1,10 +1,11 @@
 """Pulsar to measure beside: what is fetched, a standalone of it, and ``pulsar-perf``, which is the
 load for both sides.
 
-All of it comes from Maven (``pulsar.pom.xml``) into a directory outside the tree that is kept. The
-standalone runs as it is shipped (heap 2 GiB, direct memory 4 GiB, one bookie in its process, its
-metadata in RocksDB) but for one setting: its bookie syncs its journal, as bookies of a cluster do
-and as ours does; Pulsar's standalone leaves that to the kernel.
+All of it comes from Maven (``pulsar.pom.xml``, and the clients of ``tests/interop/java``) into a
+directory outside the tree that is kept. The standalone runs as it is shipped (heap 2 GiB, direct
+memory 4 GiB, one bookie in its process, its metadata in RocksDB) but for one setting: its bookie
+syncs its journal, as bookies of a cluster do and as ours does; Pulsar's standalone leaves that to
+the kernel.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pathlib import Path
 
 import httpx
 
-from bench.peers.kafka import fetch_jars
+from bench.peers.jars import fetched_jars
 from bench.server import work_directory
+from bench.trees import ROOT
 from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import find_java
 
@@ -44,14 +46,20 @@ JVM_FLAGS = (
 )  # fmt: skip
 
 
-def fetched_pulsar(folder: Path) -> Path:
-    """The directory of jars; fetched if it is not there yet. Raises ``SystemExit`` that says what
-    is missing."""
-    found = folder.resolve() / "server"
+@dataclass(frozen=True)
+class PulsarJars:
+    """Where the parts lie: what a standalone needs, and ``pulsar-perf``."""
+
+    server: Path
+    perf: Path
+
+
+def fetched_pulsar(folder: Path) -> PulsarJars:
+    """Fetched if it is not there yet. Raises ``NotFetchedError``."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not found.exists():
-        fetch_jars(HERE / "pulsar.pom.xml", found)
-    return found
+    server = fetched_jars(HERE / "pulsar.pom.xml", folder.resolve() / "pulsar-server")
+    clients = ROOT / "tests" / "interop" / "java" / "pom.xml"
+    return PulsarJars(server, fetched_jars(clients, folder.resolve() / "pulsar-clients"))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,14 @@ import psutil
 
 from bench import results
 from bench.measure import cpu_of_trees, machine, process_table
-from bench.peers.pulsar import Endpoint, Perf, PerfSaid, fetched_pulsar, pulsar_on
+from bench.peers.pulsar import (
+    Endpoint,
+    Perf,
+    PerfSaid,
+    PulsarJars,
+    fetched_pulsar,
+    pulsar_on,
+)
 from bench.server import standalone_on, work_directory
 
 OURS, PULSAR = "Magnetar", "Pulsar"
@@ -120,14 +127,14 @@ def ours_on(folder: Path) -> Iterator[Endpoint]:
 
 def one_side(
     start: Callable[[Path], AbstractContextManager[Endpoint]],
-    jars: Path,
+    jars: PulsarJars,
     chosen: list[Row],
     share: int,
     rows: dict[str, list[float]],
 ) -> None:
     with work_directory() as folder:
         with start(folder) as endpoint:
-            side = Side(endpoint, Perf(jars, folder, endpoint), share)
+            side = Side(endpoint, Perf(jars.perf, folder, endpoint), share)
             for row in ROWS[:2]:
                 side.load(row, "warm")
             for row in chosen:
@@ -140,10 +147,10 @@ def one_side(
             rows["restart with that data, s"].append(endpoint.ready_s)
 
 
-def run(jars: Path, chosen: list[Row], rounds: int, share: int) -> Found:
+def run(jars: PulsarJars, chosen: list[Row], rounds: int, share: int) -> Found:
     sides: dict[str, Callable[[Path], AbstractContextManager[Endpoint]]] = {
         OURS: ours_on,
-        PULSAR: lambda folder: pulsar_on(folder, jars),
+        PULSAR: lambda folder: pulsar_on(folder, jars.server),
     }
     found: Found = defaultdict(lambda: defaultdict(list))
     for number in range(rounds):
