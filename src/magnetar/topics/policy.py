@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from magnetar.cluster.policies.policies import Policies, RetentionPolicy
+from magnetar.cluster.policies.policies import KafkaPolicy, Policies, RetentionPolicy
 from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
 from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
@@ -23,7 +23,8 @@ class TopicPolicy(NamedTuple):
     ``subscription_expiry_ms``: time without consumers after which it is deleted. 0: never.
     ``reading``: which subscriptions read-only brokers serve. ``compaction_threshold_bytes``: how
     much that is not compacted has the topic compacted; 0: nothing does. ``deduplicates``: what a
-    producer sends again is not stored again."""
+    producer sends again is not stored again. ``kafka``: what holds for batches of Kafka's
+    producers."""
 
     log: LogPolicy
     delays: DelayPolicy
@@ -32,11 +33,12 @@ class TopicPolicy(NamedTuple):
     reading: ReadRules = NO_RULES
     compaction_threshold_bytes: int = 0
     deduplicates: bool = False
+    kafka: KafkaPolicy = KafkaPolicy()
 
 
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
-    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates = configured
+    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka = configured
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
     if said.persistence is not None:
@@ -67,7 +69,11 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         threshold_bytes = said.compaction_threshold_bytes
     if said.deduplication is not None:
         deduplicates = said.deduplication
-    return TopicPolicy(log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates)
+    if said.kafka is not None:
+        kafka = said.kafka
+    return TopicPolicy(
+        log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka
+    )
 
 
 def _retention(said: RetentionPolicy) -> Retention:

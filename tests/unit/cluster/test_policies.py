@@ -7,6 +7,7 @@ import pytest
 from magnetar.cluster.policies.policies import (
     NAMES,
     DelayedDeliveryPolicy,
+    KafkaPolicy,
     PersistencePolicy,
     Policies,
     ReplicationPolicy,
@@ -45,6 +46,7 @@ SAID = {
     "schema_validation_enforced": True,
     "compaction_threshold": 100 << 30,
     "deduplicationEnabled": False,
+    "kafka": {"compressionType": "zstd", "maxMessageBytes": 70_000},
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -59,6 +61,7 @@ MEANT = Policies(
     True,
     compaction_threshold_bytes=100 << 30,
     deduplication=False,
+    kafka=KafkaPolicy("zstd", 70_000),
 )
 
 
@@ -88,6 +91,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.schema_validation_enforced,
         MEANT.compaction_threshold_bytes,
         MEANT.deduplication,
+        MEANT.kafka,
     )
     assert Policies().over(MEANT) == MEANT
 
@@ -123,6 +127,9 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
             "from 1",
         ),
         ("delayed_delivery", {"active": 1, "tickTime": 1}, "neither true nor false"),
+        ("kafka", {"compressionType": "brotli"}, "accepted: uncompressed, gzip"),
+        ("kafka", {"maxMessageBytes": -1}, "from 0"),
+        ("kafka", {"segmentBytes": 1}, "segmentBytes not served"),
         ("delayed_delivery", {"active": True, "tickTime": 0}, "from 1"),
         (
             "delayed_delivery",

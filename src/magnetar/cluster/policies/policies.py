@@ -15,6 +15,7 @@ them, in the namespace's node and in a topic's:
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
+| ``kafka`` | ours: ``{"compressionType", "maxMessageBytes"}``, of what Kafka's producers send |
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
@@ -172,6 +173,39 @@ class ReplicationPolicy:
         }
 
 
+COMPRESSION_TYPES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+"""How the batches of a topic can be kept, by Kafka's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPolicy:
+    """Of batches that Kafka's producers send. ``compression``: one of ``COMPRESSION_TYPES``, as
+    which they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept; 0: as
+    brokers are configured."""
+
+    compression: str = ""
+    batch_bytes_max: int = 0
+
+    @classmethod
+    def decode(cls, value: object) -> KafkaPolicy:
+        said = as_object("kafka", value)
+        compression = said.pop("compressionType", None) or ""
+        if compression and compression not in COMPRESSION_TYPES:
+            raise InvalidPolicyError(
+                f"compressionType: {str(compression)[:80]!r} cannot be used; accepted: "
+                f"{', '.join(COMPRESSION_TYPES)}"
+            )
+        most = as_number("maxMessageBytes", said.pop("maxMessageBytes", None) or 0, 0)
+        no_more("kafka", said)
+        return cls(compression, most)
+
+    def encode(self) -> dict[str, object]:
+        return {
+            **({"compressionType": self.compression} if self.compression else {}),
+            **({"maxMessageBytes": self.batch_bytes_max} if self.batch_bytes_max else {}),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """None: it is not said here."""
@@ -188,6 +222,7 @@ class Policies:
     schema_validation_enforced: bool | None = None
     compaction_threshold_bytes: int | None = None
     deduplication: bool | None = None
+    kafka: KafkaPolicy | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -253,6 +288,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "schema_validation_enforced": ("schema_validation_enforced", decode_flag),
     "compaction_threshold_bytes": ("compaction_threshold", decode_threshold),
     "deduplication": ("deduplicationEnabled", decode_flag),
+    "kafka": ("kafka", KafkaPolicy.decode),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

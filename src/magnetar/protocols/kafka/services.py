@@ -8,6 +8,7 @@ and FindCoordinator.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
+RECOMPRESSIONS_AT_ONCE: Final = 2
 NAMES_KEPT_MAX: Final = 100_000
 
 
@@ -142,6 +144,10 @@ class KafkaServices:
     closing: bool = False
     sessions: dict[ClientConnection, None] = field(default_factory=dict)
     traffic: KafkaTraffic = field(default_factory=KafkaTraffic)
+    recompressions: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
+    )
+    """Batches that are compressed otherwise at a time."""
     peers: PeerLines = field(init=False)
     topic_ids: TopicIds = field(init=False)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)

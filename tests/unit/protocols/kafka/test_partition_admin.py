@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.protocols.kafka.handlers.admin import ENGINE
+from magnetar.protocols.kafka.topic_settings import ENGINE
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterResource,

@@ -1,34 +1,19 @@
-"""Topics through Kafka's admin requests: create, delete, more partitions, configuration.
+"""Topics through Kafka's admin requests: create, delete, more partitions.
 
-What Kafka's names of settings mean here:
-
-==================  ===========================================================================
-``retention.ms``    the topic's retention by time, in whole minutes (rounded up); -1: no limit
-``retention.bytes`` the topic's retention by size, in whole MiB (rounded up); -1: no limit
-``min.insync.replicas`` when a topic is made: of logs on partitions
-``magnetar.engine`` when a topic is made: what keeps it, ``ledger`` or ``partition``; not Kafka's
-==================  ===========================================================================
-
-Others are described, where clients ask for them, as what holds here, and cannot be changed:
-``INVALID_CONFIG`` says so. The number of replicas is the ledgers' own (``ledger.write_quorum``): a
-replication factor is taken and has no effect, since clients must send one.
+What can be said of a topic when it is made is what can be said later (``topic_settings``), and, of
+logs on partitions, ``min.insync.replicas``, ``unclean.leader.election.enable`` and
+``magnetar.engine``: what keeps it, ``ledger`` or ``partition``. The number of replicas is the
+ledgers' own (``ledger.write_quorum``): a replication factor is taken and has no effect, since
+clients must send one.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Final
 
-from magnetar.cluster.policies.policies import (
-    MEGABYTES_MAX,
-    ReplicationPolicy,
-    RetentionPolicy,
-    decode_engine,
-)
-from magnetar.cluster.policies.policy_values import NUMBER_MAX
+from magnetar.cluster.policies.policies import ReplicationPolicy, decode_engine
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.log.policy import Engine
 from magnetar.model.errors import (
@@ -39,13 +24,12 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
+from magnetar.protocols.kafka.handlers.configs import apply_changes, checked_changes
 from magnetar.protocols.kafka.names import check_new, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.topic_settings import ENGINE, MIN_IN_SYNC, UNCLEAN
 from magnetar.wire.kafka.admin_messages import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    AlteredResource,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -54,15 +38,8 @@ from magnetar.wire.kafka.admin_messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribedConfig,
-    DescribedResource,
     GrownTopic,
     GrowTopic,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
     NewTopic,
     PartitionsAssignment,
     ReplicaAssignment,
@@ -71,45 +48,11 @@ from magnetar.wire.kafka.apis import ApiKey, RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.schema import NO_UUID
 
-TOPIC: Final = 2
-BROKER: Final = 4
-SET, DELETE = 0, 1
-MINUTE_MS: Final = 60_000
-MEGABYTE: Final = 1 << 20
-RETENTION_MS: Final = "retention.ms"
-RETENTION_BYTES: Final = "retention.bytes"
-NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
-LIMIT_MAX: Final = 2**63 - 1
-"""Kafka's numbers have 64 bits."""
 TWICE: Final = "the topic is there twice in one request"
 PLACED: Final = "owners of partitions are chosen by the cluster; give a number only"
 NOT_NUMBERED: Final = "partitions are not numbered from 0 on without gaps"
-MIN_IN_SYNC: Final = "min.insync.replicas"
-UNCLEAN: Final = "unclean.leader.election.enable"
-ENGINE: Final = "magnetar.engine"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
-FROM_TOPIC: Final = 1
-FROM_BROKER: Final = 4
-FROM_DEFAULT: Final = 5
-BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
-FIXED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "cleanup.policy": "delete",
-        "compression.type": "producer",
-        "message.timestamp.type": "CreateTime",
-        "min.insync.replicas": "1",
-        "unclean.leader.election.enable": "false",
-    }
-)
-
-KINDS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "cleanup.policy": LIST,
-        "min.insync.replicas": INT,
-        "unclean.leader.election.enable": BOOLEAN,
-    }
-)
 
 
 # -- create -----------------------------------------------------------------------------------
@@ -163,7 +106,7 @@ async def _create(
         decode_engine(engine)
     on_ledgers = await _on_ledgers(services, topic, engine)
     replication = await _replication(services, factor, configs, on_ledgers)
-    changes = _changes(configs)
+    changes = checked_changes(services, configs)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
         if engine is not None:  # before there is a log: what it is made on counts for good
@@ -173,7 +116,7 @@ async def _create(
             await services.control.policies.set_topic(topic, "partition_replication", value)
         existing = not await services.control.partitioned.create(topic, count)
         if not existing and changes:
-            await _set_retention(services, topic, changes)
+            await apply_changes(services, topic, changes)
     if existing:
         said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
         return
@@ -338,194 +281,3 @@ async def _delete_one(services: KafkaServices, topic: TopicName) -> None:
         raise TopicNotFoundError(f"topic {topic} does not exist")
     if error:
         raise ServiceNotReadyError(f"{topic} is not deleted: {answer.topics[0].error_message}")
-
-
-# -- configuration ----------------------------------------------------------------------------
-
-
-def _changes(configs: Mapping[str, str | None]) -> dict[str, int | None]:
-    """What is to hold for settings that can be changed. Raises ``InvalidPolicyError``."""
-    found: dict[str, int | None] = {}
-    for name, value in configs.items():
-        if name in FIXED and value in (FIXED[name], None):
-            continue
-        if name not in (RETENTION_MS, RETENTION_BYTES):
-            raise InvalidPolicyError(
-                f"{name} cannot be set here; what can be: {RETENTION_MS}, {RETENTION_BYTES}"
-            )
-        found[name] = None if value is None else _limit(name, value)
-    return found
-
-
-def _limit(name: str, value: str) -> int:
-    """Raises ``InvalidPolicyError``."""
-    number = int(value) if NUMBER.fullmatch(value) else None
-    if number is None or not -1 <= number <= LIMIT_MAX:
-        raise InvalidPolicyError(
-            f"{name} = {value[:80]!r}: a whole number from -1 (no limit) to {LIMIT_MAX} is expected"
-        )
-    return number
-
-
-async def _set_retention(
-    services: KafkaServices, topic: TopicName, changes: Mapping[str, int | None]
-) -> None:
-    said = await services.control.policies.of_topic(topic)
-    now = said.retention or RetentionPolicy(-1, -1)
-    minutes, megabytes = now.minutes, now.megabytes
-    if RETENTION_MS in changes:
-        minutes = _rounded(changes[RETENTION_MS], MINUTE_MS, NUMBER_MAX)
-    if RETENTION_BYTES in changes:
-        megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE, MEGABYTES_MAX)
-    kept = RetentionPolicy(minutes, megabytes)
-    await services.control.policies.set_topic(topic, "retention", kept)
-
-
-def _rounded(value: int | None, unit: int, most: int) -> int:
-    """In units; what is more than ``most`` of them is no limit, as Kafka's largest number is to its
-    users."""
-    if value is None or value < 0:
-        return -1
-    units = max(1, -(-value // unit))
-    return units if units <= most else -1
-
-
-async def describe_configs(
-    session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
-    answer = DescribeConfigsResponse()
-    for resource in request.resources:
-        said = DescribedResource(kind=resource.kind, name=resource.name)
-        answer.results.append(said)
-        try:
-            said.configs = await _described(session.services, resource)
-        except MagnetarError as error:
-            said.error_code, said.error_message = error_code(error), str(error)
-    return answer
-
-
-async def _described(
-    services: KafkaServices, resource: DescribeConfigsResource
-) -> list[DescribedConfig]:
-    if resource.kind == BROKER:
-        return _of_broker(services, resource)
-    topic = await _existing(services, resource.kind, resource.name)
-    said = await services.control.policies.of_topic(topic)
-    retention, replication = said.retention, said.partition_replication
-    minutes, megabytes = (-1, -1) if retention is None else (retention.minutes, retention.megabytes)
-    own = {
-        RETENTION_MS: minutes * MINUTE_MS if minutes >= 0 else -1,
-        RETENTION_BYTES: megabytes * MEGABYTE if megabytes >= 0 else -1,
-    }
-    source = FROM_DEFAULT if retention is None else FROM_TOPIC
-    found = [
-        DescribedConfig(name, str(value), source=source, config_type=LONG)
-        for name, value in own.items()
-    ]
-    found += [
-        DescribedConfig(
-            name, value, read_only=True, source=FROM_DEFAULT, config_type=KINDS.get(name, STRING)
-        )
-        for name, value in {**FIXED, **_replicated(replication)}.items()
-    ]
-    engine = (await services.topics.policies.of(topic)).log.engine.value
-    found.append(DescribedConfig(ENGINE, engine, read_only=True, source=FROM_DEFAULT))
-    return [each for each in found if resource.keys is None or each.name in resource.keys]
-
-
-def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:
-    """What a topic's own settings of replicas are, where it has any."""
-    if said is None:
-        return {}
-    found = {UNCLEAN: "true" if said.unclean else "false"}
-    return found | ({MIN_IN_SYNC: str(said.min_in_sync)} if said.min_in_sync else {})
-
-
-def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:
-    """What holds at this broker; no other says so for it. Raises ``NotAllowedError``."""
-    if not resource.name:
-        return []  # what is set for all brokers: nothing is
-    node = services.node
-    if resource.name != str(node.node_id):
-        raise NotAllowedError(f"this is broker {node.node_id}; ask broker {resource.name} itself")
-    own = {
-        "advertised.listeners": (_listeners(services), STRING),
-        "message.max.bytes": (str(services.broker.message_bytes_max), INT),
-        "transaction.max.timeout.ms": (str(services.config.transaction_timeout_max_ms), INT),
-    }
-    return [
-        DescribedConfig(name, value, read_only=True, source=FROM_BROKER, config_type=kind)
-        for name, (value, kind) in own.items()
-        if resource.keys is None or name in resource.keys
-    ]
-
-
-def _listeners(services: KafkaServices) -> str:
-    """As Kafka names them."""
-    sasl = "SASL_" if services.access is not None else ""
-    node = services.node
-    ports = (f"{sasl}PLAINTEXT", node.port), (f"{sasl}SSL", node.tls_port)
-    return ",".join(f"{kind}://{node.host}:{port}" for kind, port in ports if port >= 0)
-
-
-async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
-    """Raises ``TopicNotFoundError``, ``InvalidPolicyError``."""
-    if kind != TOPIC:
-        raise InvalidPolicyError(f"resources of kind {kind} have no configuration here")
-    topic = topic_of(name)
-    if not await services.count_of(topic) and not await services.topics.exists(topic):
-        raise TopicNotFoundError(f"topic {name} does not exist")
-    return topic
-
-
-async def alter_configs(
-    session: KafkaSession, head: RequestHead, request: AlterConfigsRequest
-) -> AlterConfigsResponse:
-    """All that can be set is, to what is given or to nothing."""
-    answer = AlterConfigsResponse()
-    for resource in request.resources:
-        wanted: dict[str, str | None] = {RETENTION_MS: None, RETENTION_BYTES: None}
-        wanted |= {config.name: config.value for config in resource.configs}
-        said = await _altered(
-            session.services, resource.kind, resource.name, wanted, request.validate_only
-        )
-        answer.responses.append(said)
-    return answer
-
-
-async def incremental_alter_configs(
-    session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
-    answer = IncrementalAlterConfigsResponse()
-    for resource in request.resources:
-        wanted: dict[str, str | None] = {}
-        bad = [each.name for each in resource.configs if each.operation not in (SET, DELETE)]
-        for each in resource.configs:
-            wanted[each.name] = each.value if each.operation == SET else None
-        if bad:
-            why = f"{', '.join(bad)}: no list; it can be set or deleted"
-            said = AlteredResource(ErrorCode.INVALID_CONFIG, why, resource.kind, resource.name)
-        else:
-            said = await _altered(
-                session.services, resource.kind, resource.name, wanted, request.validate_only
-            )
-        answer.responses.append(said)
-    return answer
-
-
-async def _altered(
-    services: KafkaServices,
-    kind: int,
-    name: str,
-    wanted: Mapping[str, str | None],
-    validate_only: bool,
-) -> AlteredResource:
-    said = AlteredResource(kind=kind, name=name)
-    try:
-        topic = await _existing(services, kind, name)
-        changes = _changes(wanted)
-        if changes and not validate_only:
-            await _set_retention(services, topic, changes)
-    except MagnetarError as error:
-        said.error_code, said.error_message = error_code(error), str(error)
-    return said

@@ -19,8 +19,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.cluster.security.permissions import Action
 from magnetar.model.errors import UnknownTopicIdError
-from magnetar.protocols.kafka.handlers.admin import BROKER, TOPIC, name_deleted
+from magnetar.protocols.kafka.handlers.admin import name_deleted
 from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
+from magnetar.protocols.kafka.handlers.configs import BROKER, TOPIC
 from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.admin_messages import (

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from magnetar.model.errors import MagnetarError
+from magnetar.protocols.kafka.handlers.recompression import is_kept_as_it_comes, recompress
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
@@ -120,6 +121,8 @@ def produce_now(
                 return False
             if _unknown(partition, part.records, named):
                 return False
+            if not is_kept_as_it_comes(partition, part.records):
+                return False
             found.append(partition)
     _append(session, request, answer, found)
     return True
@@ -166,6 +169,9 @@ def _append_one(
         told(Produced(ErrorCode.INVALID_RECORD, why="no records were sent"))
         return
     most = session.services.broker.message_bytes_max
+    own = partition.topic.policy.kafka.batch_bytes_max
+    if own:  # settings may have become less since
+        most = min(most, own)
     if len(records) > most:
         why = f"a batch of {len(records)} bytes; the largest allowed is {most}"
         told(Produced(ErrorCode.MESSAGE_TOO_LARGE, why=why))
@@ -191,6 +197,10 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
         for part in topic.partitions:
             try:
                 partition = await services.partition(topic.name, part.index, session)
+                refused = await recompress(services, partition, part)
+                if refused is not None:
+                    found.append(refused)
+                    continue
                 header = _idempotent(part.records)
                 if header is not None:
                     await partition.know_producers()

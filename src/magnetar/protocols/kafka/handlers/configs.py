@@ -1,0 +1,301 @@
+"""Configurations of topics and brokers: described, and changed as far as they can be
+(``topic_settings``).
+
+Of a broker everything is described, and nothing changed: its settings are those of its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from magnetar.cluster.policies.policies import (
+    MEGABYTES_MAX,
+    KafkaPolicy,
+    Policies,
+    ReplicationPolicy,
+    RetentionPolicy,
+)
+from magnetar.cluster.policies.policy_values import NUMBER_MAX
+from magnetar.cluster.topic_name import TopicName
+from magnetar.log.policy import Engine, LogPolicy
+from magnetar.model.errors import (
+    ConfigError,
+    InvalidPolicyError,
+    MagnetarError,
+    NotAllowedError,
+    TopicNotFoundError,
+)
+from magnetar.protocols.kafka.handlers.recompression import CODECS
+from magnetar.protocols.kafka.names import topic_of
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.topic_settings import (
+    AS_PRODUCED,
+    BATCH_BYTES,
+    COMPRESSION,
+    DELETE,
+    ENGINE,
+    FIXED,
+    INT,
+    KINDS,
+    MIN_IN_SYNC,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SET,
+    SETTABLE,
+    STRING,
+    UNCLEAN,
+    TopicChanges,
+    changes_of,
+    listed,
+)
+from magnetar.wire.kafka.admin_messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlteredResource,
+    ConfigChange,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    DescribedResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from magnetar.wire.kafka.apis import RequestHead
+from magnetar.wire.kafka.compression import compress
+from magnetar.wire.kafka.errors import error_code
+
+TOPIC: Final = 2
+BROKER: Final = 4
+MINUTE_MS: Final = 60_000
+MEGABYTE: Final = 1 << 20
+FROM_TOPIC: Final = 1
+FROM_BROKER: Final = 4
+FROM_DEFAULT: Final = 5
+
+
+# -- what holds -----------------------------------------------------------------------------------
+
+
+async def describe_configs(
+    session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    answer = DescribeConfigsResponse()
+    for resource in request.resources:
+        said = DescribedResource(kind=resource.kind, name=resource.name)
+        answer.results.append(said)
+        try:
+            found = await _described(session.services, resource)
+            keys = resource.keys
+            said.configs = [each for each in found if keys is None or each.name in keys]
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def _described(
+    services: KafkaServices, resource: DescribeConfigsResource
+) -> list[DescribedConfig]:
+    if resource.kind == BROKER:
+        return _of_broker(services, resource)
+    topic = await _existing(services, resource.kind, resource.name)
+    said = await services.control.policies.of_topic(topic)
+    log = (await services.topics.policies.of(topic)).log
+    found = [_config(name, value, kept) for name, value, kept in _settable(services, said)]
+    fixed = {**FIXED, **_replicated(said.partition_replication), **_of_log(log)}
+    found += [_config(name, value, False, read_only=True) for name, value in fixed.items()]
+    return found
+
+
+def _config(name: str, value: str, is_said: bool, *, read_only: bool = False) -> DescribedConfig:
+    source = FROM_TOPIC if is_said else FROM_DEFAULT
+    kind = KINDS.get(name, STRING)
+    return DescribedConfig(name, value, read_only=read_only, source=source, config_type=kind)
+
+
+def _settable(services: KafkaServices, said: Policies) -> Iterable[tuple[str, str, bool]]:
+    """``(name, value, whether the topic says it)``."""
+    retention = said.retention or RetentionPolicy(-1, -1)
+    for name, units, unit in (
+        (RETENTION_MS, retention.minutes, MINUTE_MS),
+        (RETENTION_BYTES, retention.megabytes, MEGABYTE),
+    ):
+        yield name, str(units * unit if units >= 0 else -1), said.retention is not None
+    kafka = said.kafka or KafkaPolicy()
+    most = kafka.batch_bytes_max or services.broker.message_bytes_max
+    yield COMPRESSION, kafka.compression or AS_PRODUCED, bool(kafka.compression)
+    yield BATCH_BYTES, str(most), bool(kafka.batch_bytes_max)
+
+
+def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:
+    """What a topic's own settings of replicas are, where it has any."""
+    if said is None:
+        return {}
+    found = {UNCLEAN: "true" if said.unclean else "false"}
+    return found | ({MIN_IN_SYNC: str(said.min_in_sync)} if said.min_in_sync else {})
+
+
+def _of_log(log: LogPolicy) -> dict[str, str]:
+    """What retention takes away at a time is a ledger; files of partitions are the broker's."""
+    if log.engine is not Engine.LEDGER:
+        return {ENGINE: log.engine.value}
+    roll = log.roll
+    return {
+        ENGINE: log.engine.value,
+        "segment.bytes": str(roll.bytes_max),
+        "segment.ms": str(roll.age_ms_max),
+    }
+
+
+def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:
+    """What holds at this broker; no other says so for it. Raises ``NotAllowedError``."""
+    if not resource.name:
+        return []  # what is set for all brokers: nothing is
+    node = services.node
+    if resource.name != str(node.node_id):
+        raise NotAllowedError(f"this is broker {node.node_id}; ask broker {resource.name} itself")
+    own = {
+        "advertised.listeners": (_listeners(services), STRING),
+        "message.max.bytes": (str(services.broker.message_bytes_max), INT),
+        "transaction.max.timeout.ms": (str(services.config.transaction_timeout_max_ms), INT),
+    }
+    return [
+        DescribedConfig(name, value, read_only=True, source=FROM_BROKER, config_type=kind)
+        for name, (value, kind) in own.items()
+    ]
+
+
+def _listeners(services: KafkaServices) -> str:
+    """As Kafka names them."""
+    sasl = "SASL_" if services.access is not None else ""
+    node = services.node
+    ports = (f"{sasl}PLAINTEXT", node.port), (f"{sasl}SSL", node.tls_port)
+    return ",".join(f"{kind}://{node.host}:{port}" for kind, port in ports if port >= 0)
+
+
+async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
+    """Raises ``TopicNotFoundError``, ``InvalidPolicyError``."""
+    if kind != TOPIC:
+        raise InvalidPolicyError(f"resources of kind {kind} have no configuration here")
+    topic = topic_of(name)
+    if not await services.count_of(topic) and not await services.topics.exists(topic):
+        raise TopicNotFoundError(f"topic {name} does not exist")
+    return topic
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+async def alter_configs(
+    session: KafkaSession, head: RequestHead, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    """All that can be set is, to what is given or to nothing."""
+    answer = AlterConfigsResponse()
+    for resource in request.resources:
+        wanted: dict[str, str | None] = dict.fromkeys(SETTABLE)
+        wanted |= {config.name: config.value for config in resource.configs}
+        said = await _altered(
+            session.services, resource.kind, resource.name, wanted, request.validate_only
+        )
+        answer.responses.append(said)
+    return answer
+
+
+async def incremental_alter_configs(
+    session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    answer = IncrementalAlterConfigsResponse()
+    for resource in request.resources:
+        try:
+            wanted = {each.name: _wanted(each) for each in resource.configs}
+        except InvalidPolicyError as error:
+            said = AlteredResource(error_code(error), str(error), resource.kind, resource.name)
+        else:
+            said = await _altered(
+                session.services, resource.kind, resource.name, wanted, request.validate_only
+            )
+        answer.responses.append(said)
+    return answer
+
+
+def _wanted(change: ConfigChange) -> str | None:
+    """Raises ``InvalidPolicyError``."""
+    if change.operation == SET:
+        return change.value
+    if change.operation == DELETE:
+        return None
+    return listed(change.name, change.operation, change.value)
+
+
+async def _altered(
+    services: KafkaServices,
+    kind: int,
+    name: str,
+    wanted: Mapping[str, str | None],
+    validate_only: bool,
+) -> AlteredResource:
+    said = AlteredResource(kind=kind, name=name)
+    try:
+        topic = await _existing(services, kind, name)
+        changes = checked_changes(services, wanted)
+        if not validate_only:
+            await apply_changes(services, topic, changes)
+    except MagnetarError as error:
+        said.error_code, said.error_message = error_code(error), str(error)
+    return said
+
+
+def checked_changes(services: KafkaServices, configs: Mapping[str, str | None]) -> TopicChanges:
+    """Raises ``InvalidPolicyError``."""
+    changes = changes_of(configs, services.broker.message_bytes_max)
+    compression = changes.get(COMPRESSION)
+    if isinstance(compression, str):
+        try:
+            compress(CODECS[compression], b"")
+        except ConfigError as error:
+            raise InvalidPolicyError(f"{COMPRESSION} = {compression}: {error}") from error
+    return changes
+
+
+async def apply_changes(services: KafkaServices, topic: TopicName, changes: TopicChanges) -> None:
+    """Raises ``MetadataError``, ``NotAllowedError``: there is no place for more policies."""
+    policies = services.control.policies
+    if not changes:
+        return
+    said = await policies.of_topic(topic)
+    if RETENTION_MS in changes or RETENTION_BYTES in changes:
+        retention = _retention(said.retention or RetentionPolicy(-1, -1), changes)
+        await policies.set_topic(topic, "retention", retention)
+    if COMPRESSION in changes or BATCH_BYTES in changes:
+        kafka = said.kafka or KafkaPolicy()
+        if COMPRESSION in changes:
+            kafka = replace(kafka, compression=str(changes[COMPRESSION] or ""))
+        if BATCH_BYTES in changes:
+            kafka = replace(kafka, batch_bytes_max=int(changes[BATCH_BYTES] or 0))
+        if kafka != (said.kafka or KafkaPolicy()):
+            await policies.set_topic(topic, "kafka", None if kafka == KafkaPolicy() else kafka)
+
+
+def _retention(now: RetentionPolicy, changes: TopicChanges) -> RetentionPolicy | None:
+    """None: it is as the namespace says, or the configuration. One limit that is deleted is none,
+    beside the other: both are one policy."""
+    if changes.get(RETENTION_MS, 0) is None and changes.get(RETENTION_BYTES, 0) is None:
+        return None
+    minutes, megabytes = now.minutes, now.megabytes
+    if RETENTION_MS in changes:
+        minutes = _rounded(changes[RETENTION_MS], MINUTE_MS, NUMBER_MAX)
+    if RETENTION_BYTES in changes:
+        megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE, MEGABYTES_MAX)
+    return RetentionPolicy(minutes, megabytes)
+
+
+def _rounded(value: int | str | None, unit: int, most: int) -> int:
+    """In units; what is more than ``most`` of them is no limit, as Kafka's largest number is to its
+    users."""
+    if value is None or int(value) < 0:
+        return -1
+    units = max(1, -(-int(value) // unit))
+    return units if units <= most else -1

@@ -1,0 +1,174 @@
+"""A topic's configuration by Kafka's names: what can be set, what holds here, and why the rest
+cannot be set. Pure.
+
+=====================  ========================================================================
+``retention.ms``       the topic's retention by time, in whole minutes (rounded up); -1: no limit
+``retention.bytes``    the topic's retention by size, in whole MiB (rounded up); -1: no limit
+``compression.type``   how batches of Kafka's producers are kept; ``producer``: as they come
+``max.message.bytes``  of such a batch, at most as it is kept; up to ``broker.message_bytes_max``
+=====================  ========================================================================
+
+Others have one value each (``FIXED``), which may be said, and no other. Nothing that is said is
+taken and left without effect: it is refused, and why (``InvalidPolicyError``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from magnetar.cluster.policies.policies import COMPRESSION_TYPES
+from magnetar.model.errors import InvalidPolicyError
+
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+COMPRESSION: Final = "compression.type"
+BATCH_BYTES: Final = "max.message.bytes"
+SETTABLE: Final = (RETENTION_MS, RETENTION_BYTES, COMPRESSION, BATCH_BYTES)
+MIN_IN_SYNC: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
+ENGINE: Final = "magnetar.engine"
+CLEANUP: Final = "cleanup.policy"
+AS_PRODUCED: Final = "producer"
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
+NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+LIMIT_MAX: Final = 2**63 - 1
+"""Kafka's numbers have 64 bits."""
+
+FIXED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        CLEANUP: "delete",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.after.max.ms": str(LIMIT_MAX),
+        "message.timestamp.before.max.ms": str(LIMIT_MAX),
+        MIN_IN_SYNC: "1",
+        "preallocate": "false",
+        "remote.storage.enable": "false",
+        UNCLEAN: "false",
+    }
+)
+KINDS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        RETENTION_MS: LONG,
+        RETENTION_BYTES: LONG,
+        BATCH_BYTES: INT,
+        CLEANUP: LIST,
+        "message.timestamp.after.max.ms": LONG,
+        "message.timestamp.before.max.ms": LONG,
+        MIN_IN_SYNC: INT,
+        "preallocate": BOOLEAN,
+        "remote.storage.enable": BOOLEAN,
+        "segment.bytes": INT,
+        "segment.ms": LONG,
+        UNCLEAN: BOOLEAN,
+    }
+)
+"""Kafka's types; others are strings."""
+
+_OF_FILES: Final = (
+    "it is about the files of a broker of Kafka's; how logs are kept here is said for all of them, "
+    "by ledger.* and partition.*"
+)
+_OF_COMPACTION: Final = "topics are not compacted by Kafka's clients"
+_OF_MAKING: Final = "it counts when a topic is made, on partitions"
+WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "file.delete.delay.ms",
+                "flush.messages",
+                "flush.ms",
+                "index.interval.bytes",
+                "preallocate",
+                "segment.bytes",
+                "segment.index.bytes",
+                "segment.jitter.ms",
+                "segment.ms",
+            ),
+            _OF_FILES,
+        ),
+        **dict.fromkeys(
+            (
+                CLEANUP,
+                "delete.retention.ms",
+                "max.compaction.lag.ms",
+                "min.cleanable.dirty.ratio",
+                "min.compaction.lag.ms",
+            ),
+            _OF_COMPACTION,
+        ),
+        **dict.fromkeys((MIN_IN_SYNC, UNCLEAN), _OF_MAKING),
+        **dict.fromkeys(
+            ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
+            "replication is not throttled by replica",
+        ),
+        **dict.fromkeys(
+            ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+            "each codec has its own level",
+        ),
+        "message.timestamp.type": "records have their producers' times",
+        ENGINE: "it counts when a topic is made",
+    }
+)
+
+TopicChanges: TypeAlias = "dict[str, int | str | None]"
+"""A name of ``SETTABLE`` -> what is to hold; None: what holds where nothing is said."""
+
+
+def changes_of(configs: Mapping[str, str | None], message_bytes_max: int) -> TopicChanges:
+    """What is to hold of what is said; None: it is said no longer. ``message_bytes_max``: a
+    broker's. Raises ``InvalidPolicyError``."""
+    found: TopicChanges = {}
+    for name, value in configs.items():
+        if name in SETTABLE:
+            found[name] = None if value is None else _value(name, value, message_bytes_max)
+        elif name not in FIXED or value not in (FIXED[name], None):
+            raise InvalidPolicyError(
+                f"{name} cannot be set here: {_why_not(name)}; what can be: {', '.join(SETTABLE)}"
+            )
+    return found
+
+
+def _why_not(name: str) -> str:
+    why = WHY_NOT.get(name, "it is no setting of topics that is served")
+    return f"{why}, and is {FIXED[name]}" if name in FIXED else why
+
+
+def _value(name: str, value: str, message_bytes_max: int) -> int | str | None:
+    if name == COMPRESSION:
+        return _compression(value)
+    least, most = (1, message_bytes_max) if name == BATCH_BYTES else (-1, LIMIT_MAX)
+    number = int(value) if NUMBER.fullmatch(value) else None
+    if number is None or not least <= number <= most:
+        meaning = " (broker.message_bytes_max)" if name == BATCH_BYTES else ""
+        first = "-1 (no limit)" if least < 0 else str(least)
+        raise InvalidPolicyError(
+            f"{name} = {value[:80]!r}: a whole number from {first} to {most}{meaning} is expected"
+        )
+    return number
+
+
+def _compression(value: str) -> str | None:
+    if value == AS_PRODUCED:
+        return None
+    if value not in COMPRESSION_TYPES:
+        raise InvalidPolicyError(
+            f"{COMPRESSION} = {value[:80]!r}: one of {AS_PRODUCED}, {', '.join(COMPRESSION_TYPES)} "
+            "is expected"
+        )
+    return value
+
+
+def listed(name: str, operation: int, value: str | None) -> str:
+    """What APPEND and SUBTRACT make of a list, of which all have one value that holds. Raises
+    ``InvalidPolicyError``."""
+    if operation not in (APPEND, SUBTRACT) or KINDS.get(name) != LIST:
+        raise InvalidPolicyError(f"{name}: no list; it can be set or deleted")
+    have = FIXED[name].split(",")
+    said = [each.strip() for each in (value or "").split(",")]
+    if operation == APPEND:
+        return ",".join(dict.fromkeys([*have, *said]))
+    return ",".join(each for each in have if each not in said)

@@ -1,0 +1,173 @@
+"""What admins do with Kafka's own clients beside making topics: configurations that count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka as confluent
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewTopic as AioTopic
+from aiokafka.errors import InvalidConfigurationError
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from magnetar.log.partition.batch_header import whole_batches
+from magnetar.wire.kafka.batches import CODEC_MASK, read_batch_header
+from magnetar.wire.kafka.compression import Codec
+from tests.integration.test_kafka_clients import (
+    DEADLINE_S,
+    KafkaStandalone,
+    confluent_consumer,
+    confluent_producer,
+    polled,
+    produced,
+)
+
+ENGINES = ("ledger", "partition")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStandalone]:
+    with KafkaStandalone(tmp_path_factory.mktemp("kafka") / "data") as running:
+        yield running
+
+
+def admin_of(server: KafkaStandalone) -> AdminClient:
+    return AdminClient({"bootstrap.servers": server.bootstrap})
+
+
+def made(admin: AdminClient, topic: str, **config: str) -> None:
+    wanted = NewTopic(topic, 1, 1, config={k.replace("_", "."): v for k, v in config.items()})
+    admin.create_topics([wanted])[topic].result(DEADLINE_S)
+
+
+def described(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    return found
+
+
+def changed(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(DEADLINE_S)
+
+
+# -- configurations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_are_kept_compressed_as_the_topic_says(
+    server: KafkaStandalone, engine: str, codec: str
+) -> None:
+    """Sent by producers with another codec and with the topic's own, read by librdkafka, in order;
+    what the files have is of the topic's codec."""
+    admin, topic = admin_of(server), f"kept-{engine}-{codec}"
+    made(admin, topic, magnetar_engine=engine, compression_type=codec)
+    assert described(admin, topic)["compression.type"].value == codec
+    own = "none" if codec == "uncompressed" else codec
+    for number, sent in enumerate(("none", "gzip", "zstd", own)):
+        settings: dict[str, Any] = {"enable.idempotence": number % 2 == 0}
+        produced(server, topic, 300, **{"compression.type": sent, **settings})
+    consumer = confluent_consumer(server, topic)
+    consumer.assign([confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)])
+    found = polled(consumer, 1200)
+    consumer.close()
+    assert [each.offset() for each in found] == list(range(1200))
+    wanted = [f"value-{number}".encode() for number in range(300)] * 4
+    assert [each.value() for each in found] == wanted
+    if engine == "partition":
+        data = (server.data_dir / "partitions" / f"{topic}-0" / f"{0:020d}.log").read_bytes()
+        heads = [read_batch_header(data, at) for at, _ in whole_batches(data, checked=True)]
+        named = Codec.NONE if codec == "uncompressed" else Codec[codec.upper()]
+        assert {head.attributes & CODEC_MASK for head in heads} == {named}
+        assert sum(head.record_count for head in heads) == 1200
+
+
+def test_a_transaction_on_a_topic_that_compresses(server: KafkaStandalone) -> None:
+    admin, topic = admin_of(server), "kept-transaction"
+    made(admin, topic, compression_type="gzip")
+    producer = confluent_producer(server, **{"transactional.id": topic})
+    producer.init_transactions(DEADLINE_S)
+    for number in range(4):
+        producer.begin_transaction()
+        for each in range(10):
+            producer.produce(topic, f"{number}-{each}")
+        if number % 2:
+            producer.abort_transaction(DEADLINE_S)
+        else:
+            producer.commit_transaction(DEADLINE_S)
+    consumer = confluent_consumer(server, topic)
+    consumer.assign([confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)])
+    found = [each.value().decode() for each in polled(consumer, 20)]
+    assert found == [f"{number}-{each}" for number in (0, 2) for each in range(10)]
+    consumer.close()
+
+
+def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> None:
+    admin, topic = admin_of(server), "small-batches"
+    made(admin, topic, max_message_bytes="1000")
+    told: list[Any] = []
+    producer = confluent_producer(server)
+    for value in (b"x" * 100, b"x" * 5000):
+        producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(DEADLINE_S) == 0
+    assert told[0] is None
+    assert told[1].code() == confluent.KafkaError.MSG_SIZE_TOO_LARGE
+    changed(admin, topic, "compression.type", "gzip")
+    changed(admin, topic, "max.message.bytes", "6000")
+    assert {
+        name: entry.value for name, entry in described(admin, topic).items() if not entry.is_default
+    } == {"compression.type": "gzip", "max.message.bytes": "6000"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("segment.bytes", "1048576", "ledger"),
+        ("cleanup.policy", "compact", "not compacted"),
+        ("message.timestamp.type", "LogAppendTime", "producers' times"),
+        ("compression.type", "brotli", "one of producer, uncompressed, gzip"),
+        ("max.message.bytes", "1000000000", "broker.message_bytes_max"),
+        ("no.such.setting", "1", "no setting of topics"),
+    ],
+)
+def test_what_cannot_count_is_refused_and_why(
+    server: KafkaStandalone, name: str, value: str, words: str
+) -> None:
+    admin = admin_of(server)
+    with pytest.raises(confluent.KafkaException) as refused:
+        made(admin, "never", **{name.replace(".", "_"): value})
+    error = refused.value.args[0]
+    assert error.code() == confluent.KafkaError.INVALID_CONFIG
+    assert words in error.str()
+    assert "never" not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_aiokafka_says_it_when_it_makes_a_topic(server: KafkaStandalone) -> None:
+    async def scenario() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+        await admin.start()
+        try:
+            config = {"compression.type": "zstd", "cleanup.policy": "delete"}
+            await admin.create_topics([AioTopic("by-aiokafka", 1, 1, topic_configs=config)])
+            config = {"segment.bytes": "1"}
+            answer = await admin.create_topics([AioTopic("refused", 1, 1, topic_configs=config)])
+            assert answer.topic_errors[0][1] == InvalidConfigurationError.errno
+        finally:
+            await admin.close()
+
+    asyncio.run(scenario())
+    found = described(admin_of(server), "by-aiokafka")
+    assert found["compression.type"].value == "zstd"
+    assert found["cleanup.policy"].value == "delete"

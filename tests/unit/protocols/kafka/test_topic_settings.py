@@ -1,0 +1,222 @@
+"""Configurations of topics: what is taken counts, what cannot count is refused, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import InvalidPolicyError
+from magnetar.protocols.kafka.handlers.recompression import CODECS
+from magnetar.protocols.kafka.topic_settings import (
+    APPEND,
+    DELETE,
+    FIXED,
+    SET,
+    SETTABLE,
+    SUBTRACT,
+    WHY_NOT,
+    changes_of,
+)
+from magnetar.wire.kafka.admin_messages import (
+    AlterConfigsRequest,
+    AlterResource,
+    ChangeResource,
+    ConfigChange,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    NewTopic,
+    TopicConfig,
+)
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.batches import check_produced
+from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceRequest, ProduceTopic
+from magnetar.wire.kafka.records import read_batch
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, rebuilt, run
+
+MOST = 5 << 20
+
+
+async def described(peer: KafkaPeer, topic: str = "t") -> dict[str, Any]:
+    asked = DescribeConfigsRequest([DescribeConfigsResource(2, topic, None)])
+    (said,) = (await peer.ask(ApiKey.DESCRIBE_CONFIGS, asked)).results
+    assert said.error_code == 0
+    return {each.name: each for each in said.configs}
+
+
+async def changed(peer: KafkaPeer, *changes: ConfigChange) -> Any:
+    asked = IncrementalAlterConfigsRequest([ChangeResource(2, "t", list(changes))])
+    (said,) = (await peer.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+    return said
+
+
+def values(found: Mapping[str, Any]) -> dict[str, str]:
+    """What the topic says itself."""
+    return {name: each.value for name, each in found.items() if each.source == 1}
+
+
+def test_what_is_named_is_known() -> None:
+    assert tuple(CODECS) == COMPRESSION_TYPES
+    assert not set(SETTABLE) & (set(FIXED) | set(WHY_NOT))
+
+
+@pytest.mark.parametrize("name", sorted({*FIXED, *WHY_NOT, "x.y"}))
+def test_nothing_is_taken_that_has_no_effect(name: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=f"{name} cannot be set here"):
+        changes_of({name: "77"}, MOST)
+    if name in FIXED:
+        assert changes_of({name: FIXED[name]}, MOST) == {}, "it is so"
+        assert changes_of({name: None}, MOST) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compression.type", "brotli"),
+        ("compression.type", ""),
+        ("max.message.bytes", "0"),
+        ("max.message.bytes", str(MOST + 1)),
+        ("max.message.bytes", "much"),
+        ("retention.ms", "-2"),
+    ],
+)
+def test_values_that_cannot_be_kept_are_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=name):
+        changes_of({name: value}, MOST)
+
+
+def test_settings_are_set_described_and_deleted() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        before = await described(peer)
+        assert values(before) == {}
+        assert before["compression.type"].value == "producer"
+        assert before["max.message.bytes"].value == str(world.services.broker.message_bytes_max)
+        said = await changed(
+            peer,
+            ConfigChange("compression.type", SET, "gzip"),
+            ConfigChange("max.message.bytes", SET, "1000"),
+            ConfigChange("retention.ms", SET, "60000"),
+        )
+        assert (said.error_code, said.error_message) == (0, None)
+        set_to = {"compression.type": "gzip", "max.message.bytes": "1000", "retention.ms": "60000"}
+        found = values(await described(peer))
+        assert found == {**set_to, "retention.bytes": "-1"}, "both limits are one policy"
+        policy = await world.services.topics.policies.of(parse_topic("t"))
+        assert policy.kafka == KafkaPolicy("gzip", 1000)
+        assert (await changed(peer, ConfigChange("compression.type", DELETE))).error_code == 0
+        assert (await changed(peer, ConfigChange("max.message.bytes", DELETE))).error_code == 0
+        assert "compression.type" not in values(await described(peer))
+        # All that is not said is as nobody says it.
+        config = TopicConfig("compression.type", "zstd")
+        asked = AlterConfigsRequest([AlterResource(2, "t", [config])])
+        (altered,) = (await peer.ask(ApiKey.ALTER_CONFIGS, asked)).responses
+        assert altered.error_code == 0
+        assert values(await described(peer)) == {"compression.type": "zstd"}
+
+    run(scenario)
+
+
+def test_lists_are_what_they_would_become() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for operation, value, error in (
+            (APPEND, "delete", ErrorCode.NONE),
+            (APPEND, "compact", ErrorCode.INVALID_CONFIG),
+            (SUBTRACT, "compact", ErrorCode.NONE),
+            (SUBTRACT, "delete", ErrorCode.INVALID_CONFIG),
+            (7, "delete", ErrorCode.INVALID_CONFIG),
+        ):
+            said = await changed(peer, ConfigChange("cleanup.policy", operation, value))
+            assert said.error_code == error, (operation, value)
+        said = await changed(peer, ConfigChange("compression.type", APPEND, "gzip"))
+        assert "no list" in said.error_message
+
+    run(scenario)
+
+
+def test_a_topic_is_made_with_its_settings_or_not_at_all() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def made(name: str, **configs: str) -> int:
+            listed = [TopicConfig(each.replace("_", "."), said) for each, said in configs.items()]
+            asked = CreateTopicsRequest([NewTopic(name, 1, 1, [], listed)])
+            error: int = (await peer.ask(ApiKey.CREATE_TOPICS, asked)).topics[0].error_code
+            return error
+
+        assert await made("new", compression_type="lz4") == 0
+        assert values(await described(peer, "new")) == {"compression.type": "lz4"}
+        assert await made("other", segment_bytes="77") == ErrorCode.INVALID_CONFIG
+        assert not await world.services.count_of(parse_topic("other"))
+
+    run(scenario)
+
+
+async def produced(peer: KafkaPeer, *batches: bytes) -> list[tuple[int, str | None]]:
+    """The answers, of requests that do not wait for one another."""
+    for each in batches:
+        part = ProducePartition(0, memoryview(each))
+        peer.tell(ApiKey.PRODUCE, ProduceRequest(None, -1, 1000, [ProduceTopic("t", [part])]), 9)
+    found = []
+    for _ in batches:
+        (topic,) = (await peer.next())[1].topics
+        found.append((topic.partitions[0].error_code, topic.partitions[0].error_message))
+    return found
+
+
+async def told(holds: Callable[[], bool]) -> None:
+    """An open topic is told of its policy, soon."""
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it is not told")
+
+
+def test_batches_are_kept_as_the_topic_says() -> None:
+    """On a loop of real time: they are compressed on threads."""
+
+    async def main() -> None:
+        world = await KafkaWorld().start()
+        peer = world.peer()
+        try:
+            assert (await produced(peer, batch(3)))[0][0] == 0
+            assert (
+                await changed(peer, ConfigChange("compression.type", SET, "gzip"))
+            ).error_code == 0
+            topic = (await world.services.partition("t", 0)).topic
+            await told(lambda: bool(topic.policy.kafka.compression))
+            known = {"producer_id": 5, "producer_epoch": 0}
+            several = [
+                batch(2, 3, **known, base_sequence=0),
+                batch(2, 5, **known, base_sequence=2),
+                batch(2, 5, **known, base_sequence=2),  # sent again
+            ]
+            assert [code for code, _ in await produced(peer, *several)] == [0, 0, 0]
+            stored = world.stored()
+            codecs = [check_produced(each).attributes & 7 for each in stored]
+            assert codecs == [Codec.NONE, Codec.GZIP, Codec.GZIP], "what came before stays"
+            found = [record.value for each in stored for record in read_batch(each)[1]]
+            assert found == [b"%d" % number for number in range(7)], "in order, each once"
+            ((code, _),) = await produced(peer, rebuilt(batch(), attributes=Codec.SNAPPY))
+            assert code == ErrorCode.INVALID_RECORD, "it is no Snappy"
+            assert (
+                await changed(peer, ConfigChange("max.message.bytes", SET, "70"))
+            ).error_code == 0
+            await told(lambda: topic.policy.kafka.batch_bytes_max > 0)
+            ((code, why),) = await produced(peer, batch(50))
+            assert (code, "70" in (why or "")) == (ErrorCode.MESSAGE_TOO_LARGE, True)
+            assert len(world.stored()) == len(stored)
+        finally:
+            await world.broker.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
