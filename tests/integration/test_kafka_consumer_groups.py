@@ -180,6 +180,25 @@ def test_offsets_are_committed_and_read_back(server: KafkaStandalone) -> None:
     old.close()
 
 
+def test_who_takes_partitions_by_itself_commits_offsets(server: KafkaStandalone) -> None:
+    """It is no member of anything, and says the id that it has made for itself all the same."""
+    topic, group = f"t{next(NUMBERS)}", "by itself"
+    made(server.bootstrap, topic, 1)
+    settings = {
+        "bootstrap.servers": server.bootstrap,
+        "group.id": group,
+        "group.protocol": "consumer",
+    }
+    place = confluent.TopicPartition(topic, 0, 5)
+    for _ in range(2):  # also when the group has offsets
+        consumer = confluent.Consumer(settings)
+        consumer.assign([place])
+        (said,) = consumer.commit(offsets=[place], asynchronous=False)
+        assert said.error is None
+        assert [each.offset for each in consumer.committed([place], DEADLINE_S)] == [5]
+        consumer.close()
+
+
 def test_a_member_that_stops_sending_heartbeats_is_replaced(server: KafkaStandalone) -> None:
     topic, group = f"t{next(NUMBERS)}", "silent"
     admin = made(server.bootstrap, topic)

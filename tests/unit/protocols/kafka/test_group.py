@@ -96,8 +96,11 @@ def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
 def test_a_commit_without_a_group_protocol_is_for_groups_without_members() -> None:
     group = ClassicGroup("g")
     assert group.check_commit("", None, -1, 0) is ErrorCode.NONE
+    assert group.check_commit("my own", "static", -1, 0) is ErrorCode.NONE
+    assert group.check_commit("my own", None, 0, 0) is ErrorCode.UNKNOWN_MEMBER_ID
     group.join(said(new_id="a", knows_ids=False), "a", 0)
-    assert group.check_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+    for nobody in ("", "my own"):
+        assert group.check_commit(nobody, None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.check_commit("a", None, 1, 0) is ErrorCode.REBALANCE_IN_PROGRESS
     assert group.check_commit("a", None, 0, 0) is ErrorCode.ILLEGAL_GENERATION
 

@@ -381,9 +381,10 @@ class ClassicGroup:
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
         """Whether offsets may be committed. Without a generation: by who is in no group protocol,
-        while the group has no members."""
-        if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
+        while the group has no members. It may say an id: clients of the protocol whose coordinator
+        assigns make their own, before they are members of anything."""
+        if generation < 0 and not self.members:
+            return ErrorCode.NONE
         error = self._check(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
