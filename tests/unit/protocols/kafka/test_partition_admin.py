@@ -84,6 +84,8 @@ def test_a_broker_says_what_holds_there_and_of_no_other() -> None:
         own, other, common = answer.results
         said = {each.name: each.value for each in own.configs}
         assert said["advertised.listeners"] == f"PLAINTEXT://{node.host}:{node.port}"
+        lifetime_ms = world.services.config.session_lifetime_ms
+        assert said["connections.max.reauth.ms"] == str(lifetime_ms)
         assert all(each.read_only and each.config_type for each in own.configs)
         assert other.error_code == ErrorCode.POLICY_VIOLATION
         assert (common.error_code, common.configs) == (0, [])

@@ -40,6 +40,7 @@ from magnetar.protocols.kafka.topic_settings import (
     FIXED,
     INT,
     KINDS,
+    LONG,
     MIN_IN_SYNC,
     RETENTION_BYTES,
     RETENTION_MS,
@@ -159,6 +160,7 @@ def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> li
         raise NotAllowedError(f"this is broker {node.node_id}; ask broker {resource.name} itself")
     own = {
         "advertised.listeners": (_listeners(services), STRING),
+        "connections.max.reauth.ms": (str(services.config.session_lifetime_ms), LONG),
         "message.max.bytes": (str(services.broker.message_bytes_max), INT),
         "transaction.max.timeout.ms": (str(services.config.transaction_timeout_max_ms), INT),
     }
@@ -178,6 +180,8 @@ def _listeners(services: KafkaServices) -> str:
 
 async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
     """Raises ``TopicNotFoundError``, ``InvalidPolicyError``."""
+    if kind == BROKER:
+        raise InvalidPolicyError("what a broker is configured by is said when it starts")
     if kind != TOPIC:
         raise InvalidPolicyError(f"resources of kind {kind} have no configuration here")
     topic = topic_of(name)
