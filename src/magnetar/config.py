@@ -663,6 +663,34 @@ class KafkaConfig:
         default=10_000,
         metadata={"meaning": "members of one such group", "least": 1},
     )
+    share_members_max: int = field(
+        default=200,
+        metadata={"meaning": "members of one share group", "least": 1, "most": 10_000},
+    )
+    share_record_lock_ms: int = field(
+        default=30_000,
+        metadata={
+            "meaning": "how long a member of a share group has for a record before others get it",
+            "least": 1_000,
+            "most": 3_600_000,
+        },
+    )
+    share_partition_locks_max: int = field(
+        default=2_000,
+        metadata={
+            "meaning": "records of a partition that may be in flight in a share group",
+            "least": 100,
+            "most": 10_000,
+        },
+    )
+    share_delivery_count_max: int = field(
+        default=5,
+        metadata={
+            "meaning": "how often a record is delivered to a share group before it is given up",
+            "least": 2,
+            "most": 100,
+        },
+    )
     rebalance_delay_ms: int = field(
         default=100,
         metadata={

@@ -13,6 +13,7 @@ from magnetar.cluster.schemas.policies import SchemaPolicies, SchemaPolicy
 from magnetar.cluster.schemas.registry import Schemas, ValueStore
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.stored.counters import Counters
+from magnetar.cluster.stored.group_settings import GroupSettings
 from magnetar.env.metadata import MetadataStore
 
 
@@ -27,6 +28,7 @@ class ControlPlane:
     counters: Counters
     schemas: Schemas
     policies: TopicPolicies
+    groups: GroupSettings
     ownership: Ownership
     bundles: Bundles
     """The same, as those see it who look after the cluster."""
@@ -54,6 +56,7 @@ class ControlPlane:
             Counters(metadata),
             Schemas(metadata, values, schema_policies, now_ms),
             policies,
+            GroupSettings(metadata),
             ownership,
             ownership,
         )
@@ -64,3 +67,4 @@ class ControlPlane:
         self.partitioned.close()
         self.schemas.close()
         self.policies.close()
+        self.groups.close()

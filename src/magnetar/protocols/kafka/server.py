@@ -21,10 +21,13 @@ from magnetar.env.connections import Connections
 from magnetar.env.listening import advertised_host, bind, port_of
 from magnetar.env.tasks import TaskScope
 from magnetar.env.tls import TlsFiles, TlsListener
-from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
-from magnetar.protocols.kafka.handlers.table import AuthorizedRequestTable, RequestTable
+from magnetar.protocols.kafka.handlers.table import (
+    AuthorizedRequestTable,
+    CoordinatedGroups,
+    RequestTable,
+)
 from magnetar.protocols.kafka.lines import BrokerWay
 from magnetar.protocols.kafka.services import ClientConnection, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
@@ -74,7 +77,7 @@ class KafkaServer:
         self.services.peers.way = self._doors.way
         self.coordinator = Coordinator(self.services)
         self.transactions = Transactions(self.services, self.coordinator)
-        self.assigned_groups = ConsumerGroups(self.services, self.coordinator)
+        self.coordinated_groups = CoordinatedGroups.over(self.services, self.coordinator)
         self.services.takes_part = self.transactions.takes_part
         self._servers: list[asyncio.Server | TlsListener] = []
 
@@ -137,7 +140,7 @@ class KafkaServer:
     def _table(self) -> RequestTable:
         asked = self.services.access is not None
         kind = AuthorizedRequestTable if asked else RequestTable
-        return kind(self.coordinator, self.transactions, self.assigned_groups)
+        return kind(self.coordinator, self.transactions, self.coordinated_groups)
 
     @property
     def address(self) -> str:

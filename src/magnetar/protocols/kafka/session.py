@@ -27,7 +27,7 @@ Why: docs/adr/0106-kafka-protocol-over-logs.md, docs/adr/0157-kafkas-clients-sho
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import IntFlag
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -127,6 +127,7 @@ class KafkaSession(FramedConnection):
         self.client_id = ""
         self.frames = 0
         self._slots: deque[Slot] = deque()
+        self._at_end: dict[Hashable, Callable[[], None]] = {}
         self._unconfirmed_bytes = 0
         self._unconfirmed_bytes_max = services.broker.pending_publish_bytes_per_connection
 
@@ -149,6 +150,13 @@ class KafkaSession(FramedConnection):
     def disconnected(self, error: Exception | None) -> None:
         self.services.sessions.pop(self, None)
         self._slots.clear()
+        for end in self._at_end.values():
+            end()
+        self._at_end.clear()
+
+    def at_end(self, who: Hashable, end: Callable[[], None]) -> None:
+        """Call ``end`` when the connection is over, once for each ``who``."""
+        self._at_end[who] = end
 
     def writable_changed(self) -> None:
         if self.writable:

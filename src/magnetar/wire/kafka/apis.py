@@ -28,6 +28,9 @@ from magnetar.wire.kafka import (
     produce_messages,
     record_messages,
     sasl_messages,
+    share_fetch_messages,
+    share_group_messages,
+    share_state_messages,
     transaction_messages,
 )
 from magnetar.wire.kafka.primitives import Buffer, FieldReader, FieldWriter
@@ -75,6 +78,15 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
 class Api(NamedTuple):
@@ -144,6 +156,17 @@ _LISTED: Final = (
     _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
     _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),
     _api(_K.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partition_messages, "DescribeTopicPartitions"),
+    _api(_K.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_messages, "ShareGroupHeartbeat"),
+    _api(_K.SHARE_GROUP_DESCRIBE, 1, 1, share_group_messages, "ShareGroupDescribe"),
+    _api(_K.SHARE_FETCH, 1, 1, share_fetch_messages, "ShareFetch"),
+    _api(_K.SHARE_ACKNOWLEDGE, 1, 1, share_fetch_messages, "ShareAcknowledge"),
+    _api(_K.READ_SHARE_GROUP_STATE, 0, 0, share_state_messages, "ReadShareGroupState"),
+    _api(_K.WRITE_SHARE_GROUP_STATE, 0, 0, share_state_messages, "WriteShareGroupState"),
+    _api(
+        _K.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 0, share_group_messages, "DescribeShareGroupOffsets"
+    ),
+    _api(_K.ALTER_SHARE_GROUP_OFFSETS, 0, 0, share_group_messages, "AlterShareGroupOffsets"),
+    _api(_K.DELETE_SHARE_GROUP_OFFSETS, 0, 0, share_group_messages, "DeleteShareGroupOffsets"),
 )  # fmt: skip
 
 APIS: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _LISTED})

@@ -194,7 +194,8 @@ def records() -> Any:
 def array(
     of: type[Any] | Kind, *, since: int = 0, until: int = NEVER, null: int = NEVER, tag: int = -1
 ) -> Any:
-    """Of a message's parts (their class), or of a plain type: ``INTS``, ``LONGS``, ``TEXTS``."""
+    """Of a message's parts (their class), or of a plain type: ``BYTES``, ``INTS``, ``LONGS``,
+    ``TEXTS``."""
     element = _struct_kind(of) if isinstance(of, type) else of
     return _field(_array_kind(element), list, since, until, null, tag)
 
@@ -228,6 +229,7 @@ def optional_part(of: type[Any], *, since: int = 0) -> Any:
     return _field(_optional_kind(of), None, since, NEVER)
 
 
+BYTES: Final = _INT8
 INTS: Final = _INT32
 LONGS: Final = _INT64
 TEXTS: Final = _text_kind

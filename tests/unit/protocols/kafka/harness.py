@@ -95,7 +95,7 @@ class KafkaPeer:
         self.session = KafkaSession(
             world.services,
             RequestTable(
-                world.server.coordinator, world.server.transactions, world.server.assigned_groups
+                world.server.coordinator, world.server.transactions, world.server.coordinated_groups
             ),
         )
         self.session.connection_made(self.transport)

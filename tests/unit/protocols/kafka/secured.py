@@ -62,7 +62,7 @@ class SecuredPeer(KafkaPeer):
         self.world = world
         self.transport = FakeTransport()
         table = AuthorizedRequestTable(
-            world.server.coordinator, world.server.transactions, world.server.assigned_groups
+            world.server.coordinator, world.server.transactions, world.server.coordinated_groups
         )
         self.session = KafkaSession(world.services, table)
         self.session.connection_made(self.transport)

@@ -8,6 +8,7 @@ Rules:
   heartbeats that come together are written together.
 * A group is of one kind. A member of the other kind is refused while the group has members; an
   empty group becomes what comes first. Offsets are the same in both.
+* A share group stays one until it is deleted.
 * A member of a group that is not known here is told that it is unknown, and joins again.
 * Topics are looked up when somebody subscribes to what is not known, and every ``LOOK_UP_MS`` at a
   heartbeat, so that partitions and topics that are made are found.
@@ -18,30 +19,24 @@ Why: docs/adr/0162-groups-by-heartbeats.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 import structlog
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
-from magnetar.model.errors import (
-    InvalidTopicNameError,
-    MagnetarError,
-    NotAllowedError,
-    ServiceNotReadyError,
-    TopicNotFoundError,
-)
+from magnetar.model.errors import InvalidTopicNameError, MagnetarError, ServiceNotReadyError
 from magnetar.protocols.kafka.consumers.consumer_group import (
     ConsumerGroup,
     ConsumerHeartbeat,
     HeartbeatAnswer,
 )
-from magnetar.protocols.kafka.consumers.id_partitions import TopicShape
 from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, Reader
-from magnetar.protocols.kafka.names import kafka_name, topic_of
+from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
+from magnetar.protocols.kafka.names import kafka_name
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
 from magnetar.wire.kafka.errors import ErrorCode
@@ -55,7 +50,6 @@ REST: Final = 20
 """So many times as long as a lookup took nothing is looked up again: of many names that nobody has,
 or of many expressions and topics, each is much work."""
 REST_MS_MAX: Final = 300_000
-LOOKUPS_AT_ONCE: Final = 64
 ROUNDS_MAX: Final = 3
 NAMES_PER_TURN: Final = 1_000
 """Names that a regular expression is held against before others have their turn."""
@@ -120,6 +114,9 @@ class ConsumerGroups:
         if said.epoch != JOIN_EPOCH:
             why = f"there is no consumer group {group_id}: its member must join again"
             return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID, why)
+        if group_id in shard.shares:
+            why = f"group {group_id} is a share group: delete it first"
+            return HeartbeatAnswer(ErrorCode.GROUP_ID_NOT_FOUND, why)
         classic = shard.groups.get(group_id)
         if classic is not None and classic.state is not GroupState.EMPTY:
             return HeartbeatAnswer(
@@ -176,7 +173,7 @@ class ConsumerGroups:
             try:
                 matched = await self._matched(live, patterns, said)
                 wanted = names.union(*matched.values())
-                shapes = await self._shapes(wanted)
+                shapes = await topic_shapes(self._services, wanted)
             except InvalidTopicNameError as error:
                 return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
             except MagnetarError as error:
@@ -241,27 +238,6 @@ class ConsumerGroups:
                 self._names_ms = now_ms
             return self._names
 
-    async def _shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
-        """Of those that are there. Raises ``MetadataError``."""
-        found: dict[str, TopicShape] = {}
-        in_order = sorted(names)
-        for start in range(0, len(in_order), LOOKUPS_AT_ONCE):
-            some = in_order[start : start + LOOKUPS_AT_ONCE]
-            shapes = await asyncio.gather(*map(self._shape, some))
-            found.update((n, s) for n, s in zip(some, shapes, strict=True) if s is not None)
-        return found
-
-    async def _shape(self, name: str) -> TopicShape | None:
-        services = self._services
-        try:
-            topic = topic_of(name)
-            count = await services.count_of(topic)
-            if not count and not await services.topics.exists(topic):
-                return None
-            return TopicShape(await services.topic_ids.of(topic), max(1, count))
-        except (TopicNotFoundError, InvalidTopicNameError, NotAllowedError):
-            return None
-
     # -- what is stored -----------------------------------------------------------------------
 
     async def _tell(self, shard: Shard, live: LiveConsumerGroup) -> None:
@@ -317,6 +293,8 @@ class ConsumerGroups:
         """For a member of the classic protocol: an empty group is none of this kind any more, in
         this turn of the loop. Raises as ``Coordinator.shard`` and ``.change``."""
         shard = await self._coordinator.shard(group_id)
+        if group_id in shard.shares:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         # Again after each wait: members may come, and empty it once more.
         while (live := shard.consumers.get(group_id)) is not None:
             if live.group.members:

@@ -39,9 +39,10 @@ from magnetar.protocols.kafka.consumers.consumer_records import ConsumerGroupKey
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Answers, ClassicGroup
 from magnetar.protocols.kafka.coordination.group_states import GroupState
-from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup
+from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, LiveShareGroup
 from magnetar.protocols.kafka.coordination.offset_log import OffsetLog
 from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.shares.share_group import ShareGroup
 from magnetar.wire.kafka.errors import ErrorCode
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,7 @@ class Shard:
         self.log = offset_log
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers: dict[str, LiveConsumerGroup] = {}
+        self.shares: dict[str, LiveShareGroup] = {}
         self._held = ExitStack()
         self._held.enter_context(offset_log.topic.held())
 
@@ -77,6 +79,8 @@ class Shard:
     def end(self) -> None:
         for live in self.consumers.values():
             live.end()
+        for share in self.shares.values():
+            share.end()
         self._held.close()
 
 
@@ -199,6 +203,10 @@ class Coordinator:
                 self._services.now_ms(),
             )
             shard.consumers[group_id] = LiveConsumerGroup(group)
+        for group_id, share in shard.log.state.shares.groups.items():
+            shard.shares[group_id] = LiveShareGroup(
+                self.new_share_group(group_id, share.epoch), True
+            )
         for group_id in shard.log.offsets.groups:
             if group_id not in shard.consumers:
                 self._group(shard, group_id)
@@ -263,6 +271,15 @@ class Coordinator:
             for live in shard.consumers.values()
             if live.group.epoch
         ]
+
+    def all_shares(self) -> list[ShareGroup]:
+        """As ``all_groups``, of share groups."""
+        return [live.group for shard in self.open_shards() for live in shard.shares.values()]
+
+    def new_share_group(self, group_id: str, epoch: int = 0) -> ShareGroup:
+        config = self._services.config
+        session_ms, most = config.consumer_session_timeout_ms, config.share_members_max
+        return ShareGroup(group_id, session_ms, most, self._services.now_ms(), epoch)
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -339,6 +356,18 @@ class Coordinator:
             empty = not live.group.members and not live.looking_up.locked()
             if empty and self._is_over(shard, group_id, live.group.empty_since_ms):
                 await self.forget(shard, live, shard.log.offsets.forgotten(group_id))
+        for share in list(shard.shares.values()):
+            empty = not share.group.members and not share.looking_up.locked()
+            if empty and self._is_long_empty(share):
+                await self.forget_share(shard, share)
+
+    def _is_long_empty(self, share: LiveShareGroup) -> bool:
+        """One that nobody has joined goes soon, the others when their offsets would."""
+        silent_ms = self._services.now_ms() - share.group.empty_since_ms
+        kept_ms = self._services.config.offsets_retention_ms
+        if not share.is_stored:
+            return silent_ms > EXPIRY_CHECK_S * 1000
+        return bool(kept_ms) and silent_ms > kept_ms
 
     def _is_over(self, shard: Shard, group_id: str, empty_since_ms: int) -> bool:
         """Nobody needs a group without members any more."""
@@ -366,6 +395,21 @@ class Coordinator:
             except MagnetarError:
                 self._lose(shard.log.topic.name, shard)  # its members may be in the log still
                 raise
+
+    async def forget_share(self, shard: Shard, live: LiveShareGroup) -> None:
+        """As ``forget``, of a share group, with all that it has done. Raises as ``change``."""
+        group_id = live.group.group_id
+        async with live.changing:
+            if shard.shares.get(group_id) is not live or live.group.members:
+                return
+            del shard.shares[group_id]
+            live.end()
+            if live.is_stored:
+                try:
+                    await self.change(shard, shard.log.state.shares.forgotten(group_id))
+                except MagnetarError:
+                    self._lose(shard.log.topic.name, shard)
+                    raise
 
     # -- offsets ------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What a coordinator keeps in its log, and the records that keep it there: offsets of groups,
-offsets of open transactions, transactional ids, and groups whose members send heartbeats alone.
+offsets of open transactions, transactional ids, groups whose members send heartbeats alone, and
+what share groups have done with records.
 
 =====================================================  =========================================
 a record's key (JSON)                                  its value
@@ -9,6 +10,8 @@ a record's key (JSON)                                  its value
 ``["transaction", transactional id]``                  how its transaction goes (``transaction``)
 ``["consumer-group", group]``                          epochs (``consumers.consumer_records``)
 ``["consumer-group", group, "member", member id]``     the member, and what it holds
+``["share-group", group]``                             its epoch (``shares.share_records``)
+``["share-state", group, topic id, partition]``        what has become of the records
 =====================================================  =========================================
 
 Without a value what the key says is forgotten. Records are set, not added to: of two with one key
@@ -46,6 +49,18 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
     PendingOffsets,
 )
 from magnetar.protocols.kafka.coordination.transaction import TransactionRecord
+from magnetar.protocols.kafka.shares.share_records import (
+    ShareChange,
+    ShareGroupKey,
+    ShareGroupRecord,
+    ShareRecords,
+    ShareStateKey,
+    ShareStateRecord,
+    place_from_json,
+    place_to_json,
+    state_from_json,
+    state_to_json,
+)
 from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 
 RECORDS_PER_BATCH: Final = 500
@@ -55,6 +70,7 @@ RECORD_SLACK_BYTES: Final = 200
 """What surrounds a record's key and value, its batch included, at most."""
 PENDING, TRANSACTION = "pending", "transaction"
 CONSUMER_GROUP, MEMBER = "consumer-group", "member"
+SHARE_GROUP, SHARE_STATE = "share-group", "share-state"
 
 
 class TransactionKey(NamedTuple):
@@ -62,9 +78,24 @@ class TransactionKey(NamedTuple):
 
 
 TransactionChange = tuple[TransactionKey, TransactionRecord | None]
-Change: TypeAlias = OffsetChange | PendingChange | TransactionChange | ConsumerChange
-Key: TypeAlias = OffsetKey | PendingKey | TransactionKey | ConsumerGroupKey | ConsumerMemberKey
-Value: TypeAlias = Committed | TransactionRecord | ConsumerGroupRecord | ConsumerMemberRecord
+Change: TypeAlias = OffsetChange | PendingChange | TransactionChange | ConsumerChange | ShareChange
+Key: TypeAlias = (
+    OffsetKey
+    | PendingKey
+    | TransactionKey
+    | ConsumerGroupKey
+    | ConsumerMemberKey
+    | ShareGroupKey
+    | ShareStateKey
+)
+Value: TypeAlias = (
+    Committed
+    | TransactionRecord
+    | ConsumerGroupRecord
+    | ConsumerMemberRecord
+    | ShareGroupRecord
+    | ShareStateRecord
+)
 
 
 class CoordinatorState:
@@ -75,10 +106,11 @@ class CoordinatorState:
         self.pending = PendingOffsets()
         self.transactions: dict[str, TransactionRecord] = {}
         self.consumers = ConsumerRecords()
+        self.shares = ShareRecords()
 
     def __len__(self) -> int:
         said = len(self.offsets) + len(self.pending) + len(self.transactions)
-        return said + len(self.consumers)
+        return said + len(self.consumers) + len(self.shares)
 
     def apply(self, changes: Sequence[Change]) -> None:
         for key, value in changes:
@@ -91,6 +123,12 @@ class CoordinatorState:
                 case ConsumerMemberKey():
                     assert value is None or isinstance(value, ConsumerMemberRecord)
                     self.consumers.set_member(key, value)
+                case ShareGroupKey():
+                    assert value is None or isinstance(value, ShareGroupRecord)
+                    self.shares.set_group(key, value)
+                case ShareStateKey():
+                    assert value is None or isinstance(value, ShareStateRecord)
+                    self.shares.set_state(key, value)
                 case _:
                     assert value is None or isinstance(value, Committed)
                     if isinstance(key, PendingKey):
@@ -108,6 +146,7 @@ class CoordinatorState:
         found: list[Change] = [*self.offsets.all(), *self.pending.all()]
         found += [(TransactionKey(name), record) for name, record in self.transactions.items()]
         found += self.consumers.all()
+        found += self.shares.all()
         return found
 
 
@@ -145,6 +184,10 @@ def _key(key: Key) -> list[Any]:
             return [CONSUMER_GROUP, *key]
         case ConsumerMemberKey():
             return [CONSUMER_GROUP, key.group, MEMBER, key.member_id]
+        case ShareGroupKey():
+            return [SHARE_GROUP, *key]
+        case ShareStateKey():
+            return [SHARE_STATE, key.group, *place_to_json(key.place)]
     return list(key)
 
 
@@ -154,6 +197,8 @@ def _value(value: Value) -> list[Any]:
             return transaction.to_json(value)
         case ConsumerMemberRecord():
             return member_to_json(value)
+        case ShareStateRecord():
+            return state_to_json(value)
     return list(value)
 
 
@@ -183,6 +228,12 @@ def _change(record: KafkaRecord) -> Change:
         case [kind, name, part, member_id] if kind == CONSUMER_GROUP and part == MEMBER:
             member = None if value is None else member_from_json(value)
             return ConsumerMemberKey(str(name), str(member_id)), member
+        case [kind, name] if kind == SHARE_GROUP:
+            share_group = None if value is None else ShareGroupRecord(*map(int, value))
+            return ShareGroupKey(str(name)), share_group
+        case [kind, name, *place] if kind == SHARE_STATE and len(place) == 2:
+            state = None if value is None else state_from_json(value)
+            return ShareStateKey(str(name), place_from_json(place)), state
     committed = None if value is None else Committed(*value)
     if len(fields) == 5 and fields[0] == PENDING:
         _, producer_id, group, topic, partition = fields

@@ -1,4 +1,4 @@
-"""A group whose coordinator assigns, and what serves it here: its writes, timer and lookups."""
+"""Groups whose coordinator assigns, and what serves each here: its writes, timer and lookups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple
 
 from magnetar.protocols.kafka.consumers.consumer_group import ConsumerGroup
+from magnetar.protocols.kafka.shares.share_group import ShareGroup
 
 
 class Reader(NamedTuple):
@@ -39,6 +40,36 @@ class LiveConsumerGroup:
         self.looking_up = asyncio.Lock()
         self.look_up_ms = 0
         self.readers: dict[str, Reader] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.planned_ms = 0
+
+    def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class LiveShareGroup:
+    """``is_stored``: the log says that there is such a group. ``changing``: who holds it changes
+    what the log says of the group as a whole, or of where its partitions start. ``looking_up`` and
+    ``look_up_ms``: as of ``LiveConsumerGroup``."""
+
+    __slots__ = (
+        "changing",
+        "group",
+        "is_stored",
+        "look_up_ms",
+        "looking_up",
+        "planned_ms",
+        "timer",
+    )
+
+    def __init__(self, group: ShareGroup, is_stored: bool) -> None:
+        self.group = group
+        self.is_stored = is_stored
+        self.changing = asyncio.Lock()
+        self.looking_up = asyncio.Lock()
+        self.look_up_ms = 0
         self.timer: asyncio.TimerHandle | None = None
         self.planned_ms = 0
 

@@ -23,6 +23,7 @@ from magnetar.protocols.kafka.handlers.admin import name_deleted
 from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
 from magnetar.protocols.kafka.handlers.configs import BROKER, TOPIC
 from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
+from magnetar.protocols.kafka.handlers.group_configs import GROUP
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
@@ -69,8 +70,10 @@ P = TypeVar("P")
 Rule: TypeAlias = Callable[[KafkaSession, RequestHead, Any, Handler], Awaitable[Any]]
 
 NO_TOPIC: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 NO_CLUSTER: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 WHY_TOPIC: Final = "the role may not do this with the topic"
+WHY_GROUP: Final = "the role may not consume in the group's namespace"
 WHY_CLUSTER: Final = "this is for super-users (security.super_users)"
 
 
@@ -277,6 +280,9 @@ async def _config_error(session: KafkaSession, action: Action, resource: Any) ->
         return ErrorCode.NONE if await grants.topic(action, resource.name) else NO_TOPIC
     if resource.kind == BROKER:
         return ErrorCode.NONE if grants.cluster else NO_CLUSTER
+    if resource.kind == GROUP:
+        # Who may consume with it may delete it and begin anew, and so may say how it begins.
+        return ErrorCode.NONE if await grants.group(resource.name) else NO_GROUP
     return ErrorCode.NONE  # of what has no configuration here, as the handler says
 
 
@@ -315,6 +321,8 @@ async def alter_configs(
 
 
 def _why(error: ErrorCode) -> str:
+    if error is NO_GROUP:
+        return WHY_GROUP
     return WHY_TOPIC if error is NO_TOPIC else WHY_CLUSTER
 
 

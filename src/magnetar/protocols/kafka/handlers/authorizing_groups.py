@@ -12,6 +12,7 @@ from typing import Any, Final
 from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.handlers.authorizing import (
     NO_CLUSTER,
+    NO_GROUP,
     NO_TOPIC,
     WHY_TOPIC,
     Rule,
@@ -75,7 +76,6 @@ from magnetar.wire.kafka.transaction_messages import (
     WrittenMarker,
 )
 
-NO_GROUP: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 NO_TRANSACTION: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 

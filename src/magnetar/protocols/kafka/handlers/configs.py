@@ -1,5 +1,5 @@
-"""Configurations of topics and brokers: described, and changed as far as they can be
-(``topic_settings``).
+"""Configurations of topics, groups and brokers: described, and changed as far as they can be
+(``topic_settings``, ``group_configs``).
 
 Of a broker everything is described, and nothing changed: its settings are those of its start.
 """
@@ -27,10 +27,12 @@ from magnetar.model.errors import (
     NotAllowedError,
     TopicNotFoundError,
 )
+from magnetar.protocols.kafka.handlers.group_configs import GROUP, alter_group, describe_group
 from magnetar.protocols.kafka.handlers.recompression import CODECS
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.shares.share_settings import NAMES as GROUP_NAMES
 from magnetar.protocols.kafka.topic_settings import (
     AS_PRODUCED,
     BATCH_BYTES,
@@ -102,6 +104,8 @@ async def _described(
 ) -> list[DescribedConfig]:
     if resource.kind == BROKER:
         return _of_broker(services, resource)
+    if resource.kind == GROUP:
+        return await describe_group(services, resource.name)
     topic = await _existing(services, resource.kind, resource.name)
     said = await services.control.policies.of_topic(topic)
     log = (await services.topics.policies.of(topic)).log
@@ -199,7 +203,8 @@ async def alter_configs(
     """All that can be set is, to what is given or to nothing."""
     answer = AlterConfigsResponse()
     for resource in request.resources:
-        wanted: dict[str, str | None] = dict.fromkeys(SETTABLE)
+        names = GROUP_NAMES if resource.kind == GROUP else SETTABLE
+        wanted: dict[str, str | None] = dict.fromkeys(names)
         wanted |= {config.name: config.value for config in resource.configs}
         said = await _altered(
             session.services, resource.kind, resource.name, wanted, request.validate_only
@@ -243,6 +248,9 @@ async def _altered(
 ) -> AlteredResource:
     said = AlteredResource(kind=kind, name=name)
     try:
+        if kind == GROUP:
+            await alter_group(services, name, wanted, validate_only=validate_only)
+            return said
         topic = await _existing(services, kind, name)
         changes = checked_changes(services, wanted)
         if not validate_only:

@@ -29,6 +29,7 @@ from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
 DEAD = "Dead"
 SUBSCRIBED = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
@@ -54,6 +55,10 @@ class GroupAdminHandlers:
         found += [
             ListedGroup(group.group_id, CONSUMER, group.phase, CONSUMER)
             for group in self.coordinator.all_consumers()
+        ]
+        found += [
+            ListedGroup(group.group_id, SHARE, group.phase, SHARE)
+            for group in self.coordinator.all_shares()
         ]
         answer.groups = [
             each
@@ -91,7 +96,12 @@ class GroupAdminHandlers:
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
             shard, group = await self.coordinator.known_group(group_id)
-            live = shard.consumer(group_id)
+            live, share = shard.consumer(group_id), shard.shares.get(group_id)
+            if share is not None:
+                if share.group.members:
+                    return ErrorCode.NON_EMPTY_GROUP
+                await self.coordinator.forget_share(shard, share)
+                return ErrorCode.NONE
             if group.members or (live is not None and live.group.members):
                 return ErrorCode.NON_EMPTY_GROUP
             forgotten = shard.log.offsets.forgotten(group_id)

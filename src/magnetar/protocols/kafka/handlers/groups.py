@@ -51,7 +51,10 @@ from magnetar.wire.kafka.topic_shapes import TopicPartitions
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-NO_SHARES: Final = "share groups are not served"
+NO_SHARES: Final = (
+    "coordinators of share groups' states are not served: brokers find them by themselves, and "
+    "clients ask for those of groups (0) and transactional ids (1)"
+)
 IDS_KNOWN_SINCE: Final = 4
 """The version of JoinGroup from which on a member joins again with the id that it is told."""
 SKIPS_SINCE: Final = 9
@@ -213,7 +216,9 @@ class GroupHandlers:
         try:
             shard, group = await self.coordinator.group(request.group_id)
             live = shard.consumer(request.group_id)
-            if live is not None:
+            if request.group_id in shard.shares:
+                refused = ErrorCode.GROUP_ID_NOT_FOUND  # it has none
+            elif live is not None:
                 refused = live.group.check_commit(request.member_id, request.generation, version)
             else:
                 refused = group.check_commit(

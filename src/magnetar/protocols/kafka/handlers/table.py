@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from magnetar.cluster.security.permissions import Action
 from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
+from magnetar.protocols.kafka.coordination.share_groups import ShareGroups
+from magnetar.protocols.kafka.coordination.share_states import ShareStates
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers import (
     admin,
     authentication,
     authorizing,
     authorizing_groups,
+    authorizing_shares,
     cluster,
     configs,
     fetch,
@@ -27,7 +30,12 @@ from magnetar.protocols.kafka.handlers.authorizing import Rule
 from magnetar.protocols.kafka.handlers.consumer_groups import ConsumerGroupHandlers
 from magnetar.protocols.kafka.handlers.group_admin import GroupAdminHandlers
 from magnetar.protocols.kafka.handlers.groups import GroupHandlers
+from magnetar.protocols.kafka.handlers.share_fetch import ShareFetchHandlers
+from magnetar.protocols.kafka.handlers.share_groups import ShareGroupHandlers
+from magnetar.protocols.kafka.handlers.share_leader import ShareLeader
+from magnetar.protocols.kafka.handlers.share_states import ShareStateHandlers
 from magnetar.protocols.kafka.handlers.transaction_requests import TransactionHandlers
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
 
@@ -71,19 +79,54 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: authorizing_groups.describe_consumers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: authorizing.describe_topic_partitions,
+        ApiKey.SHARE_GROUP_HEARTBEAT: authorizing_shares.heartbeat,
+        ApiKey.SHARE_GROUP_DESCRIBE: authorizing_shares.describe,
+        ApiKey.SHARE_FETCH: authorizing_shares.fetch,
+        ApiKey.SHARE_ACKNOWLEDGE: authorizing_shares.acknowledge,
+        ApiKey.READ_SHARE_GROUP_STATE: authorizing_shares.read_state,
+        ApiKey.WRITE_SHARE_GROUP_STATE: authorizing_shares.write_state,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: authorizing_shares.describe_starts,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS: authorizing_shares.alter_starts,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS: authorizing_shares.delete_starts,
         ApiKey.OFFSET_DELETE: authorizing_groups.delete_offsets,
         ApiKey.DESCRIBE_CLUSTER: authorizing.anybody,
     }
 )
 
 
+class CoordinatedGroups(NamedTuple):
+    """Who answers for groups whose members the coordinator knows by heartbeats alone: those whose
+    partitions it assigns, and share groups."""
+
+    consumers: ConsumerGroups
+    shares: ShareGroups
+    share_states: ShareStates
+    share_leader: ShareLeader
+
+    @classmethod
+    def over(cls, services: KafkaServices, coordinator: Coordinator) -> CoordinatedGroups:
+        states = ShareStates(services, coordinator)
+        return cls(
+            ConsumerGroups(services, coordinator),
+            ShareGroups(services, coordinator),
+            states,
+            ShareLeader(services, states),
+        )
+
+
 class RequestTable:
     """``session.KafkaHandlers``."""
 
     def __init__(
-        self, coordinator: Coordinator, transactions: Transactions, assigned: ConsumerGroups
+        self, coordinator: Coordinator, transactions: Transactions, coordinated: CoordinatedGroups
     ) -> None:
+        assigned, states = coordinated.consumers, coordinated.share_states
         handlers = TransactionHandlers(transactions)
+        shares = ShareGroupHandlers(coordinator, coordinated.shares, states)
+        records, state_requests = (
+            ShareFetchHandlers(coordinated.share_leader),
+            ShareStateHandlers(states),
+        )
         groups, group_admin = GroupHandlers(coordinator, assigned), GroupAdminHandlers(coordinator)
         consumers = ConsumerGroupHandlers(coordinator, assigned)
         self.table: Mapping[int, Handler] = MappingProxyType(
@@ -124,6 +167,15 @@ class RequestTable:
                 ApiKey.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
                 ApiKey.CONSUMER_GROUP_DESCRIBE: consumers.describe,
                 ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
+                ApiKey.SHARE_GROUP_HEARTBEAT: shares.heartbeat,
+                ApiKey.SHARE_GROUP_DESCRIBE: shares.describe,
+                ApiKey.SHARE_FETCH: records.fetch,
+                ApiKey.SHARE_ACKNOWLEDGE: records.acknowledge,
+                ApiKey.READ_SHARE_GROUP_STATE: state_requests.read,
+                ApiKey.WRITE_SHARE_GROUP_STATE: state_requests.write,
+                ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: shares.describe_starts,
+                ApiKey.ALTER_SHARE_GROUP_OFFSETS: shares.alter_starts,
+                ApiKey.DELETE_SHARE_GROUP_OFFSETS: shares.delete_starts,
                 ApiKey.OFFSET_DELETE: group_admin.delete_offsets,
                 ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
                 ApiKey.SASL_HANDSHAKE: authentication.handshake,
@@ -141,9 +193,9 @@ class AuthorizedRequestTable(RequestTable):
     """With the rules before the handlers: a request without a rule has no place in it."""
 
     def __init__(
-        self, coordinator: Coordinator, transactions: Transactions, assigned: ConsumerGroups
+        self, coordinator: Coordinator, transactions: Transactions, coordinated: CoordinatedGroups
     ) -> None:
-        super().__init__(coordinator, transactions, assigned)
+        super().__init__(coordinator, transactions, coordinated)
         plain = self.table
         assert plain.keys() == RULES.keys(), "every request has a rule"
         self.table = MappingProxyType(
