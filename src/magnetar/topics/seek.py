@@ -3,7 +3,8 @@
 Clients take a bare SUCCESS for a seek without asking for more messages, and their permits leak. So
 a seek sends every consumer of the subscription away before it is answered: they
 subscribe again, with empty queues and new permits. From the moment the seek begins nothing is
-dispatched and acknowledgements of the consumers that were there have no effect.
+dispatched and acknowledgements of the consumers that were there have no effect. Where the topic
+ends here meanwhile they hear of it then: once it is open again others may be served in their place.
 
 Why: docs/adr/0063-seeks-send-consumers-away.md.
 """
@@ -33,7 +34,7 @@ async def _seek(
     async with subscription.lock:
         await subscription.end_binding()  # or what is sought here would be another's to keep
         subscription.dispatcher.hold()
-        consumers = subscription.detach_all()
+        subscription.detach_untold()
         sought = False
         try:
             await topic.see_end()
@@ -44,7 +45,7 @@ async def _seek(
             await subscription.cursor.reset(target)
             sought = True
         finally:
-            for consumer in consumers:
+            for consumer in subscription.take_untold():
                 consumer.client.tell_closed(back_to)
             subscription.release()
             if sought:

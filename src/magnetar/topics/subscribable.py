@@ -316,7 +316,8 @@ class SubscribableTopic:
         at once: to the broker at that URL, or, if it is empty, where a lookup says."""
         tell: list[Callable[[str], None]] = []
         for subscription in self.subscriptions.values():
-            tell += [each.client.tell_closed for each in subscription.detach_all()]
+            gone = (*subscription.take_untold(), *subscription.detach_all())
+            tell += [each.client.tell_closed for each in gone]
             if subscription.bound is not None and subscription.bound.client is not None:
                 tell.append(subscription.bound.client.tell_closed)
         return tell

@@ -121,6 +121,7 @@ class Subscription:
         self.cursor = cursor
         self.partition = partition
         self.consumers: list[Consumer] = []
+        self._untold: list[Consumer] = []
         self.kind = Kind.EXCLUSIVE
         self.keyed: KeyShared[Consumer] | None = None
         """Who has which hashes, while it is Key_Shared."""
@@ -322,6 +323,16 @@ class Subscription:
         self._single = SingleActive(self.partition)
         self.dispatcher.end(self._single)
         return consumers
+
+    def detach_untold(self) -> None:
+        """As ``detach_all``; the clients are told when what begins now is over, or by whoever ends
+        the topic before that (``take_untold``)."""
+        self._untold += self.detach_all()
+
+    def take_untold(self) -> list[Consumer]:
+        """Those of ``detach_untold``; whoever calls tells them."""
+        untold, self._untold = self._untold, []
+        return untold
 
     # -- failover -----------------------------------------------------------------------------
 

@@ -8,7 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import MetadataUnavailableError, TooManyConnectionsError
+from magnetar.model.errors import (
+    LogClosedError,
+    MetadataUnavailableError,
+    TooManyConnectionsError,
+)
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.memory_log import MemoryLog
@@ -134,6 +138,31 @@ def test_what_keeps_a_topic(what: str) -> None:
         else:
             peer.lose()
         await until(lambda: not is_open(world))
+
+    run(scenario, idle_topic_unload_ms=IDLE_MS)
+
+
+def test_who_is_sent_away_by_a_seek_hears_of_it_before_the_topic_is_open_again() -> None:
+    """Else it takes itself for the active one beside whoever is chosen there."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe()
+        cursor = world.log()._cursors.opened["s"]
+        resetting, may_end = asyncio.Event(), asyncio.Event()
+
+        async def reset(_target: object) -> None:
+            resetting.set()
+            await may_end.wait()
+            raise LogClosedError("closed meanwhile")
+
+        cursor.reset = reset  # type: ignore[method-assign, assignment]
+        peer.tell(seek_to_start())
+        await resetting.wait()
+        assert await world.services.topics.unload(parse_topic(TOPIC))
+        assert await peer.kinds() == ["CLOSE_CONSUMER"]
+        may_end.set()
+        assert await peer.kinds() == ["ERROR"], "it is told once"
 
     run(scenario, idle_topic_unload_ms=IDLE_MS)
 

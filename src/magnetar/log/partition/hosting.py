@@ -88,7 +88,7 @@ class HostedReplica:
         self.doomed = False
         """Closed, since its state is gone."""
         self.store_start: Callable[[], Awaitable[None]] = store_start
-        """Makes durable where the log begins. Raises ``OSError``."""
+        """Makes durable where the log begins. Raises ``OSError``, ``LogClosedError``."""
         self._now_ms = now_ms
         self._waiting: list[tuple[Sequence[bytearray], int, GroupDone]] = []
         self._under_way = False
@@ -456,6 +456,8 @@ class PartitionHost:
 
     async def _store_points(self) -> None:
         async with self._opening:
+            if self._closed:  # closing has written them, or is about to
+                raise LogClosedError("this broker's partitions are closed")
             self._take_watermarks()
             await self._lanes[0].run(self.directory.checkpoint)
 
@@ -477,7 +479,10 @@ class PartitionHost:
                         each.fail(error)
 
     async def close(self) -> None:
-        """In order. Raises ``LogError``: then the next start recovers."""
+        """In order; closing again does nothing. Raises ``LogError``: then the next start
+        recovers."""
+        if self._closed:
+            return
         self._closed = True
         await self._scope.close()
         async with self._opening:

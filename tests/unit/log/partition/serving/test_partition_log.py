@@ -474,6 +474,23 @@ def test_two_who_delete_the_same_records_are_both_answered_when_it_is_durable() 
     setting.run(scenario)
 
 
+def test_where_records_begin_is_not_stored_once_all_is_closed() -> None:
+    """Who deletes records while the broker ends is refused: its lanes take nothing more."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"x"] * 30, Content([1] * 30, [1] * 30))
+        host = setting.parts.host
+        assert host is not None
+        (hosted,) = host.replicas.values()
+        await host.close()
+        with pytest.raises(LogClosedError):
+            await hosted.store_start()
+
+    setting.run(scenario)
+
+
 def test_a_part_that_cannot_be_stored_is_an_error_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
