@@ -38,6 +38,7 @@ from magnetar.log.seam import (
     LogEpochs,
     LogFront,
     LogStats,
+    Opening,
     Positions,
     ReadableLog,
     ReaderHold,
@@ -45,6 +46,7 @@ from magnetar.log.seam import (
     Survivor,
 )
 from magnetar.log.watching import ReadableWatch
+from magnetar.log.whole import Whole
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     CursorNotFoundError,
@@ -414,6 +416,7 @@ class MemoryLog:
         self.name = name
         self.front: LogFront = WholeFront()
         self.epochs: LogEpochs = EpochsOfLedgers(1, lambda: self.positions.end_offset)
+        self.opening: Opening = Whole()
         self.closed = False
         self.held = False
         self.frees_later = False

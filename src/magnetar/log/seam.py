@@ -664,6 +664,16 @@ class LogEpochs(Protocol):
         ...
 
 
+class Opening(Protocol):
+    """What a log held when it was opened."""
+
+    async def wait_whole(self) -> None:
+        """Until all of it can be read. Whoever replays it to know what was done waits for that
+        first: a replica may have been elected before it could know that the last of its log is
+        committed. Raises ``LogError`` if that does not come soon."""
+        ...
+
+
 class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
 
@@ -674,6 +684,7 @@ class WritableLog(ReadableLog, Protocol):
     tabled: TabledLedgers
     front: LogFront
     epochs: LogEpochs
+    opening: Opening
     epoch: int
     """Of this opening: greater than that of every earlier one."""
     followable: bool

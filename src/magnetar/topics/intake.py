@@ -108,6 +108,7 @@ class TopicIntake:
                 return
             stored = self._log.checkpoints.stored
             if stored is not None:
+                await self._log.opening.wait_whole()  # else the last of it is taken in once more
                 marks = QueryMarks.decode(self._log.name, stored.state)
                 await self._scan(marks, stored.position)
                 self._marks, self._fed = marks, True

@@ -41,7 +41,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
-from magnetar.log.seam import Positions, ReadableLog
+from magnetar.log.seam import Positions, WritableLog
 from magnetar.model.errors import ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, Fingerprint
@@ -165,7 +165,7 @@ class KeptFrames:
 class StoredFrames:
     """What the end of one topic's log holds, by the producer that sent it."""
 
-    def __init__(self, log: ReadableLog, entry_format: EntryFormat, kept: KeptFrames) -> None:
+    def __init__(self, log: WritableLog, entry_format: EntryFormat, kept: KeptFrames) -> None:
         self._log = log
         self._format = entry_format
         self._kept = kept
@@ -248,6 +248,9 @@ class StoredFrames:
         )
 
     async def _catch_up(self) -> None:
+        await (
+            self._log.opening.wait_whole()
+        )  # else a former owner's last entries are stored once more
         last = self._log.positions.readable
         before = self._read_to
         if before is None or self._is_far(before, last):

@@ -50,11 +50,13 @@ from magnetar.log.seam import (
     LogEpochs,
     LogFront,
     LogStats,
+    Opening,
     Positions,
     StoredAt,
     TabledLedgers,
 )
 from magnetar.log.watching import ReadableWatch
+from magnetar.log.whole import Whole
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
@@ -89,6 +91,7 @@ class ManagedLog:
 
     followable = True
     owns_sequences = False
+    opening: Opening = Whole()
 
     def __init__(
         self, name: str, context: LogContext, store: ChainStore, policy: LogPolicy | None = None

@@ -40,12 +40,15 @@ _VERSION: Final = 0
 class BatchPlaces:
     """Of one log. Offsets are exclusive at the end, as everywhere in a partition."""
 
-    __slots__ = ("_starts", "end", "span", "start")
+    __slots__ = ("_starts", "end", "held_end", "span", "start")
 
     def __init__(self, start: int = 0, end: int = 0, span: int = SPAN) -> None:
         self.start = start
         self.end = end
         """Where the next entry that can be read will begin."""
+        self.held_end = end
+        """Where what the log held when it was opened ends: past ``end``, while it is not known that
+        all of that is committed. It may have been acknowledged by consumers, for it is."""
         self.span = span
         self._starts: dict[int, BitMap] = {}
 

@@ -39,6 +39,7 @@ from magnetar.log.partition.serving.envelopes import ENVELOPE, wrap
 from magnetar.log.partition.serving.epochs import PartitionEpochs
 from magnetar.log.partition.serving.front import PartitionFront
 from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
+from magnetar.log.partition.serving.opening import PartitionOpening
 from magnetar.log.partition.serving.positions import PartitionPositions
 from magnetar.log.partition.serving.stored_entries import HeldEntries, entry_of, read_entries
 from magnetar.log.partition.serving.tail import PartitionTail
@@ -55,6 +56,7 @@ from magnetar.log.seam import (
     LogEpochs,
     LogFront,
     LogStats,
+    Opening,
     Positions,
     Run,
     Stamp,
@@ -77,10 +79,10 @@ from magnetar.model.ids import Position
 log = structlog.get_logger(__name__)
 
 READ_BYTES_LEAST: Final = 64 << 10
-DRAIN_S: Final = 5.0
-"""How long a log that is closed waits for its followers."""
 """What is read of a file at once, however little is asked for: whoever reads on finds it cached by
 the system."""
+DRAIN_S: Final = 5.0
+"""How long a log that is closed waits for its followers."""
 
 
 class LogCompany(Protocol):
@@ -156,6 +158,7 @@ class PartitionLog:
             hosted, found.places, self.require_open, self._begins_later
         )
         self.epochs: LogEpochs = PartitionEpochs(hosted, self.require_open)
+        self.opening: Opening = PartitionOpening(hosted, found.places, self.require_open)
         self.cursors: Cursors
         self.checkpoints: Checkpoints
         self.holds: Holds

@@ -80,17 +80,22 @@ class OffsetOrder:
     def last_entry(self, ledger_id: int) -> int:
         places = self._places
         begin = ledger_id * places.span
-        if ledger_id < 0 or begin >= places.end or begin + places.span <= places.start:
+        if ledger_id < 0 or begin >= self._end or begin + places.span <= places.start:
             return NO_ENTRY
-        return min(places.span, places.end - begin) - 1
+        return min(places.span, self._end - begin) - 1
+
+    @property
+    def _end(self) -> int:
+        """What was acknowledged before the log was opened lies before it, readable yet or not."""
+        return max(self._places.end, self._places.held_end)
 
     def is_final(self, ledger_id: int) -> bool:
-        return (ledger_id + 1) * self._places.span <= self._places.end
+        return (ledger_id + 1) * self._places.span <= self._end
 
     def following(self, ledger_id: int) -> int | None:
         places = self._places
         following = max(ledger_id + 1, places.start // places.span)
-        return following if following * places.span <= places.end else None
+        return following if following * places.span <= self._end else None
 
     def mark_before(self, start: Position) -> Position:
         """The mark-delete position of a cursor that reads ``start`` next."""

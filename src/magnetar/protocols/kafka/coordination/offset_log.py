@@ -87,6 +87,7 @@ class OffsetLog:
     async def replay(self) -> None:
         """Learn what is committed. Raises ``LogError``, ``MetadataError``."""
         source = self.topic.log
+        await source.opening.wait_whole()  # what was answered last may be what can be read last
         self._cursor = await source.cursors.open(CURSOR, EARLIEST)
         positions = source.positions
         at = positions.next_position(self._cursor.mark_delete)

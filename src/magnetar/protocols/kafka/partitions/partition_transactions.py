@@ -77,6 +77,9 @@ class PartitionTransactions:
     async def read(self) -> tuple[StoredTransactions, TransactionWriters]:
         """What the log says. Raises as reading a log."""
         assert self._cursor is not None, "a log without the cursor is known"
+        # Else the last batches of a former leader would open transactions that nobody knows of: no
+        # marker would end them, and readers would take them for committed.
+        await self._log.opening.wait_whole()
         at = self._positions.next_position(self._cursor.mark_delete)
         stored = StoredTransactions(await self._positions.offset_of(at))
         writers = TransactionWriters()

@@ -12,10 +12,12 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.store import policy_of
 from magnetar.log.partition.checkpoint_files import LOG_STARTS, Partition, decode_offsets
-from magnetar.log.partition.leading import PartitionLeading
+from magnetar.log.partition.leading import NoCompany, PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.log_directory import LogDirectory
+from magnetar.log.partition.replication.election import Live, LiveBroker
+from magnetar.log.partition.replication.leader import FetchRequest
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore
 from magnetar.log.partition.serving import partition_log
@@ -335,6 +337,53 @@ def test_who_waits_for_the_leader_alone_is_told_by_its_own_log() -> None:
         assert outcomes.order[2:] == [("all", 1), ("all", 0)]
         assert [type(each) for each in outcomes.errors] == [NotEnoughReplicasError]
         assert await read_all(source) == [b"a", b"b", b"c"]
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_acknowledgements_past_what_a_new_leader_can_show_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was acknowledged is committed; a replica is elected before it can know that."""
+    setting, silent = Setting(), Member(2, 5)
+
+    async def both(self: NoCompany) -> Live:
+        me, start = self._host.me, self._host.start
+        return {me.broker: LiveBroker(start, me.lineage), 2: LiveBroker(1, silent.lineage)}
+
+    monkeypatch.setattr(NoCompany, "live", both)
+
+    async def scenario() -> None:
+        store, host = setting.store(), setting.parts.host
+        assert host is not None
+        me = host.me
+        source = await store.open(NAME)
+        held = await fill(source, 3)
+        cursor = await source.cursors.open("c", EARLIEST)
+        cursor.acknowledge([held[2]])
+        await cursor.wait_stored()
+
+        def with_another(state: PartitionState) -> PartitionState:
+            return replace(state, replicas=(me.broker, 2), isr=(me, silent))
+
+        partition = partition_of(NAME)
+        replica = host.replicas[partition]
+        states = StateStore(Process(setting.world).metadata)
+        await replica.learnt(await states.change(*partition, with_another))
+        assert replica.machine.leader is not None
+        replica.machine.leader.high_watermark = 0  # as far as another replica has heard
+
+        again = await setting.store().open(NAME)
+        assert again.positions.end_offset == 0
+        cursor = again.cursors.durable()["c"]
+        leader = replica.machine.leader
+        assert leader is not None
+        leader.fetched(FetchRequest(silent, leader.epoch, 3, leader.epoch - 1), 0)
+        replica.advanced()
+        assert again.positions.end_offset == 3
+        assert cursor.backlog_entries() == 2
+        await again.close()
         await source.close()
 
     setting.run(scenario)

@@ -1,0 +1,10 @@
+"""Logs that are recovered before they are opened: all that they hold can be read."""
+
+from __future__ import annotations
+
+
+class Whole:
+    """Implements ``log.seam.Opening``."""
+
+    async def wait_whole(self) -> None:
+        """It is."""
