@@ -1,8 +1,7 @@
-"""Kafka's protocol as a producer and a reader of one partition need it: blocking, one request at a
-time, without anything that happens by itself. What is sent, to whom and how often is the caller's
-to say, so that a count has one reason.
+"""Kafka's protocol as a producer and a reader of one partition need it (``speaking``).
 
-The versions are those that Kafka 4 and this broker both serve.
+With acks=all the producer is idempotent, as clients are by default; else it is not, as theirs
+cannot be. The versions are those that Kafka 4 and this broker both serve.
 """
 
 from __future__ import annotations
@@ -11,10 +10,22 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from magnetar.model.errors import MagnetarError
 from magnetar.proving.network import CLIENT_HOST
+from magnetar.proving.speaking import (
+    ALL,
+    CONNECT_S,
+    LOOK_S,
+    Address,
+    Line,
+    PartitionView,
+    Protocol,
+    ReadMessage,
+    RefusedError,
+    Speaker,
+)
 from magnetar.wire.kafka.admin_messages import CreateTopicsRequest, NewTopic, TopicConfig
 from magnetar.wire.kafka.apis import ApiKey, encode_request, read_response
 from magnetar.wire.kafka.batches import NO_PRODUCER, build_batch, read_batch_header, split
@@ -41,23 +52,21 @@ VERSIONS: Final = {
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.INIT_PRODUCER_ID: 2,
 }
-ALL: Final = -1
 FETCH_BYTES: Final = 1 << 20
-CONNECT_S: Final = 2.0
 ASK_S: Final = 5.0
-LOOK_S: Final = 1.5
-"""For Metadata: whoever does not answer soon is asked no more."""
+CREATE_S: Final = 30.0
+TOO_FEW: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+SEQUENCE_LOST: Final = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
 
-Address = tuple[str, int]
 
-
-class RefusedError(MagnetarError):
-    """A broker has answered with an error."""
-
-    def __init__(self, code: int, why: str = "") -> None:
-        name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
-        super().__init__(f"{name} {why}".strip())
-        self.code = code
+def refused(code: int, why: str = "") -> RefusedError:
+    """What a broker's error says."""
+    name = ErrorCode(code).name if code in set(ErrorCode) else str(code)
+    return RefusedError(f"{name} {why}".strip(), stays=code in TOO_FEW)
 
 
 class BrokerLine:
@@ -99,41 +108,6 @@ class BrokerLine:
         self._socket.close()
 
 
-class PartitionView(NamedTuple):
-    """What a broker says of a partition. ``nodes``: where brokers are, by number."""
-
-    leader: int
-    epoch: int
-    replicas: Sequence[int]
-    in_sync: Sequence[int]
-    nodes: dict[int, Address]
-
-
-def look(address: Address, topic: str) -> PartitionView:
-    """Raises ``OSError``, ``RefusedError``."""
-    with contextlib.closing(BrokerLine(address)) as line:
-        request = MetadataRequest([MetadataTopic(name=topic)], allow_auto_topic_creation=False)
-        answer = line.ask(ApiKey.METADATA, request, LOOK_S)
-    nodes = {each.node_id: (each.host, each.port) for each in answer.brokers}
-    (said,) = answer.topics
-    if said.error_code:
-        raise RefusedError(said.error_code)
-    (part,) = said.partitions
-    return PartitionView(part.leader_id, part.leader_epoch, part.replicas, part.in_sync, nodes)
-
-
-def create_topic(
-    address: Address, topic: str, replicas: int, configs: Mapping[str, str], within_s: float = 30.0
-) -> None:
-    """With one partition. Raises ``OSError``, ``RefusedError``."""
-    said = [TopicConfig(name, value) for name, value in configs.items()]
-    request = CreateTopicsRequest([NewTopic(topic, 1, replicas, [], said)], 20_000)
-    with contextlib.closing(BrokerLine(address)) as line:
-        (answer,) = line.ask(ApiKey.CREATE_TOPICS, request, within_s).topics
-    if answer.error_code:
-        raise RefusedError(answer.error_code, answer.error_message or "")
-
-
 class Producing(NamedTuple):
     """An idempotent producer's id."""
 
@@ -141,11 +115,14 @@ class Producing(NamedTuple):
     epoch: int = -1
 
 
+NOBODY: Final = Producing()
+
+
 def new_producer(line: BrokerLine) -> Producing:
     """Raises ``OSError``, ``RefusedError``."""
     answer = line.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(None, 60_000))
     if answer.error_code:
-        raise RefusedError(answer.error_code)
+        raise refused(answer.error_code)
     return Producing(answer.producer_id, answer.producer_epoch)
 
 
@@ -169,23 +146,6 @@ def produce_request(
     return ProduceRequest(None, acks, within_ms, [ProduceTopic(topic, [part])])
 
 
-def offset_told(response: Any) -> int:
-    """Of a produced batch. Raises ``RefusedError``."""
-    (part,) = response.topics[0].partitions
-    if part.error_code:
-        raise RefusedError(part.error_code, part.error_message or "")
-    offset: int = part.base_offset
-    return offset
-
-
-class ReadMessage(NamedTuple):
-    """A message as it is read. ``epoch``: of the leader that wrote it."""
-
-    number: int
-    offset: int
-    epoch: int
-
-
 def fetch(line: BrokerLine, topic: str, offset: int) -> tuple[list[ReadMessage], int, int]:
     """(what is there from ``offset`` on, the next offset, the high watermark). Raises ``OSError``,
     ``RefusedError``."""
@@ -198,7 +158,7 @@ def fetch(line: BrokerLine, topic: str, offset: int) -> tuple[list[ReadMessage],
     )
     (told,) = line.ask(ApiKey.FETCH, request).topics[0].partitions
     if told.error_code:
-        raise RefusedError(told.error_code)
+        raise refused(told.error_code)
     found: list[ReadMessage] = []
     at = offset
     records = b"" if told.records is None else b"".join(map(bytes, _parts(told.records)))
@@ -220,3 +180,99 @@ def fetch(line: BrokerLine, topic: str, offset: int) -> tuple[list[ReadMessage],
 
 def _parts(records: Any) -> Sequence[Any]:
     return records if isinstance(records, list) else [records]
+
+
+@dataclass(slots=True)
+class _Identity:
+    """Of a producer. ``first``: the message that has the sequence number 0: they ascend without a
+    gap."""
+
+    producing: Producing = NOBODY
+    first: int | None = None
+
+
+class KafkaLine(Line):
+    """Of a ``KafkaSpeaker``, as whom it was when the line was made."""
+
+    def __init__(self, speaker: KafkaSpeaker, address: Address) -> None:
+        self._speaker = speaker
+        self._who = speaker.who
+        self._line = BrokerLine(address)
+
+    def begin(self) -> None:
+        if self._speaker.acks == ALL and self._who.producing == NOBODY:
+            self._who.producing = new_producer(self._line)
+
+    def send(self, number: int, within_s: float) -> int:
+        speaker, who = self._speaker, self._who
+        if who.first is None:
+            who.first = number
+        sequence, within_ms = number - who.first, int(within_s * 1000)
+        request = produce_request(
+            speaker.topic, number, speaker.acks, who.producing, sequence, within_ms
+        )
+        return self._line.send(ApiKey.PRODUCE, request)
+
+    def answer(self, sent: int, within_s: float) -> int:
+        (part,) = self._line.answer(ApiKey.PRODUCE, sent, within_s).topics[0].partitions
+        if part.error_code in SEQUENCE_LOST:
+            self._speaker.begin_anew()
+        if part.error_code:
+            raise refused(part.error_code, part.error_message or "")
+        offset: int = part.base_offset
+        return offset
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class KafkaSpeaker(Speaker):
+    """See ``Speaker``."""
+
+    def __init__(self, topic: str, acks: int) -> None:
+        self.topic = topic
+        self.acks = acks
+        self.who = _Identity()
+
+    def connect(self, address: Address) -> Line:
+        return KafkaLine(self, address)
+
+    def begin_anew(self) -> None:
+        self.who = _Identity()
+
+    def read(self, address: Address, offset: int = 0) -> tuple[list[ReadMessage], int]:
+        found: list[ReadMessage] = []
+        with contextlib.closing(BrokerLine(address)) as line:
+            while True:
+                some, offset, end = fetch(line, self.topic, offset)
+                found += some
+                if offset >= end:
+                    return found, end
+
+
+class KafkaProtocol(Protocol):
+    """See ``Protocol``."""
+
+    def look(self, address: Address, topic: str) -> PartitionView:
+        with contextlib.closing(BrokerLine(address)) as line:
+            request = MetadataRequest([MetadataTopic(name=topic)], allow_auto_topic_creation=False)
+            answer = line.ask(ApiKey.METADATA, request, LOOK_S)
+        nodes = {each.node_id: (each.host, each.port) for each in answer.brokers}
+        (said,) = answer.topics
+        if said.error_code:
+            raise refused(said.error_code)
+        (part,) = said.partitions
+        return PartitionView(part.leader_id, part.leader_epoch, part.replicas, part.in_sync, nodes)
+
+    def create_topic(
+        self, address: Address, topic: str, replicas: int, configs: Mapping[str, str]
+    ) -> None:
+        said = [TopicConfig(name, value) for name, value in configs.items()]
+        request = CreateTopicsRequest([NewTopic(topic, 1, replicas, [], said)], 20_000)
+        with contextlib.closing(BrokerLine(address)) as line:
+            (answer,) = line.ask(ApiKey.CREATE_TOPICS, request, CREATE_S).topics
+        if answer.error_code:
+            raise refused(answer.error_code, answer.error_message or "")
+
+    def speaker(self, topic: str, acks: int) -> Speaker:
+        return KafkaSpeaker(topic, acks)

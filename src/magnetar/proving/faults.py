@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from magnetar.log.policy import Engine
-from magnetar.proving.client import ALL
 from magnetar.proving.counting import Back, Observed
 from magnetar.proving.lane import TopicLane
 from magnetar.proving.magnetar_stage import MagnetarStage
 from magnetar.proving.network import CLIENT
 from magnetar.proving.scenarios import AFTER, BEFORE, EXPOSED_MESSAGES, Scenario
+from magnetar.proving.speaking import ALL
 from magnetar.proving.stage import Settings, Stage
 
 WAIT_S: Final = 90.0

@@ -5,8 +5,7 @@ Rules:
 
 * A number that is not acknowledged is sent again, to whoever leads then, as a client does, until it
   is. So a lane's acknowledged numbers ascend, and what comes out of order was not sent so.
-* With acks=all the producer is idempotent, as clients are by default; else it is not, as theirs
-  cannot be.
+* With acks=all the producer is one whose messages are not stored twice; else it is not.
 * Leaders are looked up at the broker that the lane was at last, or, when that has failed it, at
   the others first: a broker that is cut off says what was true.
 """
@@ -20,32 +19,15 @@ from typing import Final, NamedTuple
 
 from magnetar.log.policy import Engine
 from magnetar.model.errors import MagnetarError
-from magnetar.proving.client import (
-    ALL,
-    Address,
-    BrokerLine,
-    Producing,
-    ReadMessage,
-    RefusedError,
-    fetch,
-    new_producer,
-    offset_told,
-    produce_request,
-)
 from magnetar.proving.counting import Back, LaneSpec, Observed, count
+from magnetar.proving.speaking import Address, Line, ReadMessage, RefusedError
 from magnetar.proving.stage import Stage
-from magnetar.wire.kafka.apis import ApiKey
-from magnetar.wire.kafka.errors import ErrorCode
 
 ANSWER_S: Final = 1.5
 """After which a message is sent again."""
+HELD_S: Final = 30.0
+"""For a message whose answer is not waited for."""
 PAUSE_S: Final = 0.1
-TOO_FEW: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-SEQUENCE_LOST: Final = (
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    ErrorCode.UNKNOWN_PRODUCER_ID,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-)
 
 
 class Acknowledged(NamedTuple):
@@ -79,10 +61,9 @@ class TopicLane:
         self.doubted: int | None = None
         """The broker that failed last: what it says of leaders is believed last."""
         self._stage = stage
-        self._line: BrokerLine | None = None
+        self._speaker = stage.protocol.speaker(topic, spec.acks)
+        self._line: Line | None = None
         self._at = leader
-        self._producing = Producing()
-        self._sequence = 0
 
     @property
     def at(self) -> int:
@@ -117,37 +98,28 @@ class TopicLane:
             return False
         self.acknowledged.append(Acknowledged(self.next_number, self._at, offset, time.monotonic()))
         self.next_number += 1
-        self._sequence += 1
         return True
 
-    def _ask(self, line: BrokerLine) -> int:
-        within_ms = int(ANSWER_S * 1000)
-        request = produce_request(
-            self.topic, self.next_number, self.spec.acks, self._producing, self._sequence, within_ms
-        )
+    def _ask(self, line: Line) -> int:
         try:
-            answer = line.ask(ApiKey.PRODUCE, request, ANSWER_S)
+            return line.answer(line.send(self.next_number, ANSWER_S), ANSWER_S)
         except OSError:
             self.resent += 1  # it may be stored, and is sent again
             raise
-        return offset_told(answer)
 
-    def _connected(self) -> BrokerLine:
+    def _connected(self) -> Line:
         if self._line is None:
             view = self._stage.view(self.topic, but=self.doubted)
             if view.leader not in view.nodes:
                 raise MagnetarError(f"{self.topic} has no leader now")
-            self._line, self._at = BrokerLine(view.nodes[view.leader]), view.leader
-        if self.spec.acks == ALL and self._producing.producer_id < 0:
-            self._producing, self._sequence = new_producer(self._line), 0
+            self._line = self._speaker.connect(view.nodes[view.leader])
+            self._at = view.leader
+            self._line.begin()
         return self._line
 
     def _failed(self, error: Exception) -> None:
-        if isinstance(error, RefusedError):
-            if error.code in TOO_FEW:
-                return
-            if error.code in SEQUENCE_LOST:
-                self._producing = Producing()
+        if isinstance(error, RefusedError) and error.stays:
+            return
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -160,20 +132,11 @@ class TopicLane:
         line = self._connected()
         sent = []
         for _ in range(messages):
-            request = produce_request(
-                self.topic,
-                self.next_number,
-                self.spec.acks,
-                self._producing,
-                self._sequence,
-                30_000,
-            )
-            sent.append(line.send(ApiKey.PRODUCE, request))
+            sent.append(line.send(self.next_number, HELD_S))
             self.next_number += 1
-            self._sequence += 1
         self._held = line, sent, self.next_number - messages
         self._line = None  # the lane goes on with another, and by another name
-        self._producing = Producing()
+        self._speaker.begin_anew()
         self.doubted = self._at
         return sent
 
@@ -182,9 +145,9 @@ class TopicLane:
         line, sent, first = self._held
         found = []
         try:
-            for number, request in enumerate(sent, first):
+            for number, each in enumerate(sent, first):
                 with contextlib.suppress(RefusedError):
-                    offset = offset_told(line.answer(ApiKey.PRODUCE, request, within_s))
+                    offset = line.answer(each, within_s)
                     found.append(Acknowledged(number, self.first_leader, offset, time.monotonic()))
         except OSError:
             pass  # the broker has ended
@@ -200,8 +163,7 @@ class TopicLane:
         last = self.acknowledged[-1].offset
 
         def readable() -> bool:
-            with contextlib.closing(BrokerLine(self._leader()[1])) as line:
-                return fetch(line, self.topic, last + 1)[2] > last
+            return self._speaker.read(self._leader()[1], last + 1)[1] > last
 
         self._stage.wait(readable, f"{self.topic} is readable up to {last}")
 
@@ -225,13 +187,8 @@ class TopicLane:
         return self._stage.wait(lambda: (self._read(),), f"{self.topic} is read")[0]
 
     def _read(self) -> list[ReadMessage]:
-        found: list[ReadMessage] = []
-        offset, end = 0, 1
         leader, address = self._leader()
-        with contextlib.closing(BrokerLine(address)) as line:
-            while offset < end:
-                some, offset, end = fetch(line, self.topic, offset)
-                found += some
+        found, end = self._speaker.read(address)
         last = last_told(self.acknowledged, leader)
         if end <= last:
             raise MagnetarError(

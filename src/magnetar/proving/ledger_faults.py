@@ -1,8 +1,9 @@
-"""Ledgers that lose bookies: the ledger client by itself, on bookies that are processes.
+"""Ledgers that lose bookies: a ledger client by itself, on bookies that are processes.
 
 One stage for all lanes, one after the other; bookies that a lane has lost are replaced by empty
 ones, under names of their own, before the next. Every ledger is on all bookies that there are, so
-that what a loss costs follows from the layout alone.
+that what a loss costs follows from the layout alone. Where its entries are is asked of its
+metadata, by our client, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -10,81 +11,40 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from typing import Final
 
-from magnetar.app.fate import Fate
-from magnetar.app.outside import real
-from magnetar.app.process import Process
-from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
-from magnetar.config import Config, LedgerConfig, MetadataConfig
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.reading.reader import LedgerReader
-from magnetar.ledger.writing.writer import LedgerWriter
-from magnetar.model.errors import (
-    LedgerError,
-    LedgerRecoveryError,
-    NoEntryError,
-)
+from magnetar.model.errors import LedgerRecoveryError
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.proving.counting import Back, Observed, count
 from magnetar.proving.faults import Making, Outcome
-from magnetar.proving.magnetar_stage import MagnetarStage
+from magnetar.proving.ledgers import LedgerStage
+from magnetar.proving.magnetar_ledgers import ledger_client
 from magnetar.proving.scenarios import ENTRIES, HELD
 from magnetar.proving.servers import Server
-from magnetar.proving.stage import SESSION_MS, Settings
+from magnetar.proving.stage import Settings
 
-REPAIR_S: Final = 60.0
+REPAIR_S: Final = 180.0
+RECOVERED_S: Final = 60.0
 REFUSALS: Final = 2
-READ_BYTES: Final = 1 << 20
+ACK_QUORUM: Final = 2
 
 
-@asynccontextmanager
-async def _client(stage: MagnetarStage, ack_quorum: int = 2) -> AsyncIterator[LedgerClient]:
-    """With a session and connections of its own: it knows nothing of what others have seen."""
-    config = Config(
-        metadata=MetadataConfig(url=stage.metadata_url, session_timeout_ms=SESSION_MS),
-        ledger=LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=ack_quorum),
-    )
-    async with AsyncExitStack() as stack:
-        process = Process(config, real(), stack, Fate(asyncio.Event()))
-        cluster = await open_cluster(await open_metadata(process), process.outside)
-        yield open_ledgers(process, cluster, {}).client
+async def _metadata(stage: LedgerStage, ledger_id: int) -> LedgerMetadata:
+    async with ledger_client(stage.metadata_url) as client:
+        return await client.read_metadata(ledger_id)
 
 
-async def _append(writer: LedgerWriter, messages: int) -> None:
-    """So many more entries, each with its id; returns when all are acknowledged."""
-    first = writer.last_add_pushed + 1
-    await writer.add([b"%d" % number for number in range(first, first + messages)])
+async def _closed(stage: LedgerStage) -> LedgerMetadata:
+    async with stage.ledgers().owner(ACK_QUORUM) as owner:
+        await owner.append(ENTRIES)
+        await owner.close()
+        return await _metadata(stage, owner.ledger_id)
 
 
-async def _closed(stage: MagnetarStage) -> LedgerMetadata:
-    async with _client(stage) as client:
-        writer = await client.create()
-        await _append(writer, ENTRIES)
-        return await writer.close()
-
-
-async def _read(reader: LedgerReader) -> list[int]:
-    """The numbers that some replica gives."""
-    found: list[int] = []
-    entry_id = 0
-    while entry_id <= reader.last_add_confirmed:
-        try:
-            entries = await reader.read(entry_id, 500, READ_BYTES)
-        except (LedgerError, NoEntryError):
-            entry_id += 1
-            continue
-        found += [int(bytes(entry.payload)) for entry in entries]
-        entry_id += len(entries)
-    return found
-
-
-async def _observed(stage: MagnetarStage, ledger_id: int, messages: int, exposed: int) -> Observed:
+async def _observed(stage: LedgerStage, ledger_id: int, messages: int, exposed: int) -> Observed:
     begun_s = time.monotonic()
-    async with _client(stage) as client:
-        read = await _read(await client.open(ledger_id))
+    read = await stage.ledgers().read(ledger_id)
     lost, duplicated, reordered = count(range(messages), read)
     found = Observed(messages, exposed, lost, duplicated, reordered, back=Back.ALWAYS)
     found.unavailable_s = 0.0
@@ -95,7 +55,7 @@ async def _observed(stage: MagnetarStage, ledger_id: int, messages: int, exposed
 class _Bookies:
     """Which there are; a wiped one is gone for good."""
 
-    def __init__(self, stage: MagnetarStage) -> None:
+    def __init__(self, stage: LedgerStage) -> None:
         self._stage = stage
         self._there = {each.name: each for each in stage.bookies}
 
@@ -118,7 +78,8 @@ class _Bookies:
 
 
 def ledger_loses_bookies(making: Making) -> Outcome:
-    with MagnetarStage(making.folder, Settings(brokers=0, quorums=(3, 2, 2))) as stage:
+    with making.stage(Settings(brokers=0, quorums=(3, 2, 2))) as stage:
+        assert isinstance(stage, LedgerStage), "it has no bookies"
         bookies = _Bookies(stage)
         found = asyncio.run(_wiped_and_repaired(making, stage, bookies))
         bookies.fill_up()
@@ -129,7 +90,7 @@ def ledger_loses_bookies(making: Making) -> Outcome:
 
 
 async def _wiped_and_repaired(
-    making: Making, stage: MagnetarStage, bookies: _Bookies
+    making: Making, stage: LedgerStage, bookies: _Bookies
 ) -> dict[str, Observed]:
     ledger = await _closed(stage)
     first, second, _ = bookies.of(ledger)
@@ -140,7 +101,7 @@ async def _wiped_and_repaired(
     making.say("auto-recovery is started")
     repair = stage.auto_recovery()
     begun_s = time.monotonic()
-    async with _client(stage) as client, asyncio.timeout(REPAIR_S):
+    async with ledger_client(stage.metadata_url) as client, asyncio.timeout(REPAIR_S):
         while True:
             if first not in bookies.of(await client.read_metadata(ledger.ledger_id)):
                 break
@@ -154,7 +115,7 @@ async def _wiped_and_repaired(
     return {"closed-one-wiped": one, "closed-repaired": repaired}
 
 
-async def _two_wiped(making: Making, stage: MagnetarStage, bookies: _Bookies) -> Observed:
+async def _two_wiped(making: Making, stage: LedgerStage, bookies: _Bookies) -> Observed:
     ledger = await _closed(stage)
     pair = bookies.of(ledger)[:2]
     theirs = [
@@ -166,31 +127,41 @@ async def _two_wiped(making: Making, stage: MagnetarStage, bookies: _Bookies) ->
     return await _observed(stage, ledger.ledger_id, ENTRIES, len(theirs))
 
 
-async def _only_copy_away(making: Making, stage: MagnetarStage, bookies: _Bookies) -> Observed:
-    async with _client(stage, ack_quorum=1) as owner:
-        writer = await owner.create()
-        ledger_id = writer.ledger_id
-        first, second, _ = bookies.of(writer.metadata)
-        await _append(writer, HELD - 3)
+async def _recovered(stage: LedgerStage, ledger_id: int) -> Observed:
+    """As soon as all its bookies take requests, which may be later than that they are there."""
+    deadline_s = time.monotonic() + RECOVERED_S
+    while True:
+        try:
+            return await _observed(stage, ledger_id, HELD, 0)
+        except LedgerRecoveryError:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(0.5)
+
+
+async def _only_copy_away(making: Making, stage: LedgerStage, bookies: _Bookies) -> Observed:
+    async with stage.ledgers().owner(1) as owner:
+        ledger_id = owner.ledger_id
+        first, second, _ = bookies.of(await _metadata(stage, ledger_id))
+        await owner.append(HELD - 3)
         bookies.server(second).kill()
-        await _append(writer, 3)  # the first of them is on the first bookie only
+        await owner.append(3)  # the first of them is on the first bookie only
         await asyncio.sleep(1.0)  # one copy was enough: the others may be later
         making.say(f"{first}, with the only copy, and the owner are gone")
         fault_s = time.monotonic()
         bookies.server(first).kill()
-        await writer.abandon()
+        await owner.abandon()
     stage.start(bookies.server(second))
     refused = 0
     for _ in range(REFUSALS):
-        async with _client(stage, ack_quorum=1) as other:
-            try:
-                await other.open(ledger_id)
-            except LedgerRecoveryError as error:
-                refused += 1
-                why = str(error)
+        try:
+            await stage.ledgers().read(ledger_id)
+        except LedgerRecoveryError as error:
+            refused += 1
+            why = str(error)
     making.say(f"recovery has refused {refused} times; {first} comes back")
     stage.start(bookies.server(first))
-    found = await _observed(stage, ledger_id, HELD, 0)
+    found = await _recovered(stage, ledger_id)
     found.refused, found.back = refused, Back.SAME
     found.unavailable_s = time.monotonic() - fault_s
     if refused:

@@ -7,15 +7,16 @@ at 127.0.8.i, broker ``i`` likewise from 127.0.7.101 on; all reach ZooKeeper by 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Final
 
 from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.log.policy import Engine
 from magnetar.proving.counting import LaneSpec
+from magnetar.proving.ledgers import Ledgers, LedgerStage
+from magnetar.proving.magnetar_ledgers import MagnetarLedgers
 from magnetar.proving.servers import MAGNETAR, Server
-from magnetar.proving.stage import SESSION_MS, Settings, Stage
+from magnetar.proving.stage import SESSION_MS
 
 BOOKIE_SETTINGS: Final = (
     "bookie.entry_bytes_max=65536",
@@ -35,14 +36,13 @@ UNSYNCED_BOOKIE: Final = "bookie.journal.sync=false", "bookie.flush_interval_ms=
 UNSYNCED_BROKER: Final = ("partition.sync=operating-system",)
 
 
-class MagnetarStage(Stage):
+class MagnetarStage(LedgerStage):
     """See the module's text."""
 
     metadata_name: ClassVar[str] = "zookeeper"
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        super().__init__(folder, settings)
-        self.metadata_url = ""
+    def ledgers(self) -> Ledgers:
+        return MagnetarLedgers(self.metadata_url)
 
     def _set_up(self) -> None:
         zookeeper = self._stack.enter_context(ZooKeeperServer(self.folder / "zookeeper"))
@@ -59,7 +59,6 @@ class MagnetarStage(Stage):
         self.start(*self.bookies, *self.brokers)
 
     def add_bookie(self) -> Server:
-        """A new, empty one joins."""
         added = self._bookie(len(self.bookies))
         self.bookies.append(added)
         self._stack.callback(added.kill)
@@ -67,7 +66,6 @@ class MagnetarStage(Stage):
         return added
 
     def auto_recovery(self) -> Server:
-        """A process that repairs as soon as a bookie is gone."""
         settings = ("repair.lost_bookie_delay_ms=0", "repair.look_interval_ms=200")
         made = self._server("autorecovery", ["autorecovery"], settings)
         self._stack.callback(made.kill)

@@ -17,10 +17,11 @@ from types import TracebackType
 from typing import ClassVar, Final, NamedTuple, Self, TypeVar
 
 from magnetar.model.errors import ConfigError, MagnetarError, StartError
-from magnetar.proving.client import Address, PartitionView, RefusedError, create_topic, look
+from magnetar.proving.client import KafkaProtocol
 from magnetar.proving.counting import LaneSpec
 from magnetar.proving.network import RelayNetwork
 from magnetar.proving.servers import Server
+from magnetar.proving.speaking import Address, PartitionView, Protocol, RefusedError
 
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ class Stage(ABC):
     """Of the server that says who leads, in the network."""
     rebuilt_files: ClassVar[tuple[str, ...]] = ()
     """Ends of names of files that brokers map into memory and make again when they are gone."""
+    synced_names: ClassVar[bool] = False
+    """Whether its disks have a file system that keeps a file's name from its first sync on."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
@@ -56,7 +59,8 @@ class Stage(ABC):
         self.bookies: list[Server] = []
         self.brokers: list[Server] = []
         self.addresses: list[Address] = []
-        """Of brokers, for clients of Kafka's protocol."""
+        """Of brokers, for clients."""
+        self.protocol: Protocol = KafkaProtocol()
         self.prepare: Callable[[Server], None] = lambda _server: None
         """Called before a server starts, again too."""
         self._stack = ExitStack()
@@ -123,7 +127,7 @@ class Stage(ABC):
         copies, configs = self._topic(spec)
         for number in range(NAMES_TRIED):
             topic = f"{prefix}-{spec.name}-{number}"
-            create_topic(self.addresses[0], topic, copies, configs)
+            self.protocol.create_topic(self.addresses[0], topic, copies, configs)
             found = self.wait(lambda topic=topic: self._owner(topic), f"an owner of {topic}")  # type: ignore[misc]
             if leader in (None, found):
                 return topic, found
@@ -141,7 +145,7 @@ class Stage(ABC):
             if number == but or not self.brokers[number - 1].running:
                 continue
             try:
-                return look(address, topic)
+                return self.protocol.look(address, topic)
             except (OSError, RefusedError) as failed:
                 error = failed
         raise error

@@ -10,10 +10,11 @@ import pytest
 
 from magnetar.log.policy import Engine
 from magnetar.model.errors import MagnetarError
-from magnetar.proving import lane as lane_module
-from magnetar.proving.client import Address, BrokerLine, PartitionView, ReadMessage
+from magnetar.proving import client as client_module
+from magnetar.proving.client import BrokerLine, KafkaProtocol
 from magnetar.proving.counting import Expected, LaneSpec
 from magnetar.proving.lane import Acknowledged, TopicLane, last_told
+from magnetar.proving.speaking import Address, PartitionView, ReadMessage
 from magnetar.proving.stage import Stage
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ class _Stage:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.protocol = KafkaProtocol()
         self.refused: list[str] = []
 
     def view(self, _topic: str) -> PartitionView:
@@ -49,7 +51,7 @@ def test_what_the_leader_has_acknowledged_is_read_before_it_is_counted(
         end = next(readable)
         return [ReadMessage(number, number, 1) for number in range(offset, end)], end, end
 
-    monkeypatch.setattr(lane_module, "fetch", fetch)
+    monkeypatch.setattr(client_module, "fetch", fetch)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stage = _Stage(listener.getsockname())
         spec = LaneSpec("lane", Engine.PARTITION, 1, Expected())
