@@ -13,8 +13,8 @@
 #   make scenarios [STALL_S=n]   the loss scenarios, long versions too (docs/guarantees.md)
 #   make prove [SCENARIO=name] [SEED=n]   the same faults on both engines, counted, with a page for who
 #                           decides between them, in out/prove (docs/prove.md); some minutes.
-#                           PEERS=1: on a cluster of Kafka's own, too, which Maven fetches, into
-#                           out/peers or KEPT=dir
+#                           PEERS=1: on clusters of Kafka's and Pulsar's own, too, which Maven
+#                           fetches, into out/peers or KEPT=dir
 #   make interop            Pulsar's own Java clients (of messages, of REST) and pulsar-perf,
 #                           BookKeeper's Java client and shell, Kafka's tools and broker on our
 #                           partitions' files; needs Maven and a Java compiler,
@@ -136,7 +136,7 @@ scenarios: $(VENV)/.dev java
 
 prove: $(VENV)/.dev java
 ifdef PEERS
-	$(BIN)/python -m bench.peers.prove $(if $(KEPT),$(abspath $(KEPT)),out/peers)/kafka $(PROVE)
+	$(BIN)/python -m bench.peers.prove $(if $(KEPT),$(abspath $(KEPT)),out/peers) $(PROVE)
 else
 	$(BIN)/python -m magnetar prove $(PROVE)
 endif

@@ -32,42 +32,86 @@ class RefusedError(Exception):
     """The broker said no, or something that was not asked for."""
 
 
-class Connection:
-    """A connected socket that asks and waits."""
+class ClosedError(RefusedError):
+    """The broker closed the connection."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.sock = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
+
+class Connection:
+    """A connected socket that asks and waits. ``source``: the address that it comes from;
+    ``timeout_s``: until it is connected, and from then on for what is waited for."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        source: tuple[str, int] | None = None,
+    ) -> None:
+        self.sock = socket.create_connection((host, port), timeout_s, source)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = (host, port)
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = "magnetar-loadgen"
         command.connect.protocol_version = 20
-        self.ask(command, BaseCommand.CONNECTED)
+        try:
+            self.ask(command, BaseCommand.CONNECTED)
+        except BaseException:
+            self.sock.close()
+            raise
 
     def ask(self, command: BaseCommand, wanted: int) -> BaseCommand:
         """Send and wait for the answer of type ``wanted``; raises ``RefusedError``."""
         self.sock.sendall(encode_command(command))
+        reply = self.receive()
+        if reply.type == wanted:
+            return reply
+        raise RefusedError(f"broker {self.peer}: {str(reply).strip()}")
+
+    def receive(self) -> BaseCommand:
+        """The next command, if it is no PING, which is answered. Raises ``ClosedError``."""
         while True:
             size = int.from_bytes(self._read(4), "big")
             reply = decode_command(memoryview(self._read(size)), 0, size)
-            if reply.type == wanted:
+            if reply.type != BaseCommand.PING:
                 return reply
-            if reply.type == BaseCommand.PING:
-                pong = BaseCommand(type=BaseCommand.PONG)
-                pong.pong.SetInParent()
-                self.sock.sendall(encode_command(pong))
-            else:
-                raise RefusedError(f"broker {self.peer}: {str(reply).strip()}")
+            pong = BaseCommand(type=BaseCommand.PONG)
+            pong.pong.SetInParent()
+            self.sock.sendall(encode_command(pong))
 
     def _read(self, size: int) -> bytes:
         parts = []
         while size:
             part = self.sock.recv(size)
             if not part:
-                raise RefusedError(f"broker {self.peer} closed the connection")
+                raise ClosedError(f"broker {self.peer} closed the connection")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+
+def lookup(topic: str, authoritative: bool = False) -> BaseCommand:
+    """To be answered by LOOKUP_RESPONSE."""
+    command = BaseCommand(type=BaseCommand.LOOKUP)
+    command.lookupTopic.topic = topic
+    command.lookupTopic.request_id = 1
+    command.lookupTopic.authoritative = authoritative
+    return command
+
+
+def new_producer(topic: str) -> BaseCommand:
+    """To be answered by PRODUCER_SUCCESS."""
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    command.producer.topic = topic
+    command.producer.producer_id = CLIENT_ID
+    command.producer.request_id = 2
+    return command
+
+
+def checked_payload(meta: MessageMetadata, data: bytes) -> bytes:
+    """Of a SEND or MESSAGE."""
+    encoded = meta.SerializeToString()
+    checked = len(encoded).to_bytes(4, "big") + encoded + data
+    return b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked
 
 
 def connect_to_owner(host: str, port: int, topic: str) -> Connection:
@@ -75,11 +119,8 @@ def connect_to_owner(host: str, port: int, topic: str) -> Connection:
     authoritative = False
     for _ in range(REDIRECTS_MAX):
         connection = Connection(host, port)
-        command = BaseCommand(type=BaseCommand.LOOKUP)
-        command.lookupTopic.topic = topic
-        command.lookupTopic.request_id = 1
-        command.lookupTopic.authoritative = authoritative
-        reply = connection.ask(command, BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
+        asked = lookup(topic, authoritative)
+        reply = connection.ask(asked, BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
         if reply.response == CommandLookupTopicResponse.Failed:
             raise RefusedError(f"lookup of {topic}: {reply.message}")
         url = urlsplit(reply.brokerServiceUrl)
@@ -97,11 +138,7 @@ def connect_to_owner(host: str, port: int, topic: str) -> Connection:
 def open_producer(host: str, port: int, topic: str) -> socket.socket:
     """A socket on which SENDs of producer ``CLIENT_ID`` may follow."""
     connection = connect_to_owner(host, port, topic)
-    command = BaseCommand(type=BaseCommand.PRODUCER)
-    command.producer.topic = topic
-    command.producer.producer_id = CLIENT_ID
-    command.producer.request_id = 2
-    connection.ask(command, BaseCommand.PRODUCER_SUCCESS)
+    connection.ask(new_producer(topic), BaseCommand.PRODUCER_SUCCESS)
     return connection.sock
 
 
@@ -141,9 +178,7 @@ def send_frame(message_bytes: int, batch: int) -> tuple[bytes, int]:
         data = b"".join(head + rng.randbytes(message_bytes) for _ in range(batch))
     else:
         data = rng.randbytes(message_bytes)
-    encoded = meta.SerializeToString()
-    checked = len(encoded).to_bytes(4, "big") + encoded + data
-    payload = b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked
+    payload = checked_payload(meta, data)
     command = BaseCommand(type=BaseCommand.SEND)
     command.send.producer_id = CLIENT_ID
     command.send.sequence_id = FIRST_SEQUENCE_ID

@@ -19,12 +19,12 @@ from magnetar.proving.speaking import (
     CONNECT_S,
     LOOK_S,
     Address,
-    Line,
     PartitionView,
     Protocol,
     ReadMessage,
     RefusedError,
     Speaker,
+    TopicLine,
 )
 from magnetar.wire.kafka.admin_messages import CreateTopicsRequest, NewTopic, TopicConfig
 from magnetar.wire.kafka.apis import ApiKey, encode_request, read_response
@@ -191,7 +191,7 @@ class _Identity:
     first: int | None = None
 
 
-class KafkaLine(Line):
+class PartitionLine(TopicLine):
     """Of a ``KafkaSpeaker``, as whom it was when the line was made."""
 
     def __init__(self, speaker: KafkaSpeaker, address: Address) -> None:
@@ -234,8 +234,8 @@ class KafkaSpeaker(Speaker):
         self.acks = acks
         self.who = _Identity()
 
-    def connect(self, address: Address) -> Line:
-        return KafkaLine(self, address)
+    def connect(self, address: Address) -> TopicLine:
+        return PartitionLine(self, address)
 
     def begin_anew(self) -> None:
         self.who = _Identity()

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from magnetar.log.policy import Engine
 from magnetar.model.errors import MagnetarError
 from magnetar.proving.counting import Back, LaneSpec, Observed, count
-from magnetar.proving.speaking import Address, Line, ReadMessage, RefusedError
+from magnetar.proving.speaking import Address, ReadMessage, RefusedError, TopicLine
 from magnetar.proving.stage import Stage
 
 ANSWER_S: Final = 1.5
@@ -62,7 +62,7 @@ class TopicLane:
         """The broker that failed last: what it says of leaders is believed last."""
         self._stage = stage
         self._speaker = stage.protocol.speaker(topic, spec.acks)
-        self._line: Line | None = None
+        self._line: TopicLine | None = None
         self._at = leader
 
     @property
@@ -100,14 +100,14 @@ class TopicLane:
         self.next_number += 1
         return True
 
-    def _ask(self, line: Line) -> int:
+    def _ask(self, line: TopicLine) -> int:
         try:
             return line.answer(line.send(self.next_number, ANSWER_S), ANSWER_S)
         except OSError:
             self.resent += 1  # it may be stored, and is sent again
             raise
 
-    def _connected(self) -> Line:
+    def _connected(self) -> TopicLine:
         if self._line is None:
             view = self._stage.view(self.topic, but=self.doubted)
             if view.leader not in view.nodes:
@@ -198,7 +198,8 @@ class TopicLane:
         return found
 
     def _leader(self) -> tuple[int, Address]:
-        view = self._stage.view(self.topic)
+        """As others say than who failed last: one that is cut off takes itself for the leader."""
+        view = self._stage.view(self.topic, but=self.doubted)
         if view.leader not in view.nodes:
             raise MagnetarError(f"{self.topic} has no leader")
         return view.leader, view.nodes[view.leader]

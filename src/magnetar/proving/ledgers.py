@@ -29,7 +29,7 @@ class Owner(ABC):
         """It is gone, and has closed nothing."""
 
 
-class Ledgers(ABC):
+class LedgerWork(ABC):
     """Each call is of a client that knows nothing of what others have seen."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class LedgerStage(Stage):
     """Where ledgers' metadata are, in BookKeeper's format."""
 
     @abstractmethod
-    def ledgers(self) -> Ledgers: ...
+    def ledgers(self) -> LedgerWork: ...
 
     @abstractmethod
     def add_bookie(self) -> Server:

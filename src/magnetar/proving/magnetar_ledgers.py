@@ -15,7 +15,7 @@ from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, NoEntryError
-from magnetar.proving.ledgers import Ledgers, Owner
+from magnetar.proving.ledgers import LedgerWork, Owner
 from magnetar.proving.stage import SESSION_MS
 
 READ_BYTES: Final = 1 << 20
@@ -52,8 +52,8 @@ class MagnetarOwner(Owner):
         await self._writer.abandon()
 
 
-class MagnetarLedgers(Ledgers):
-    """See ``Ledgers``."""
+class MagnetarLedgers(LedgerWork):
+    """See ``LedgerWork``."""
 
     def __init__(self, metadata_url: str) -> None:
         self._metadata_url = metadata_url

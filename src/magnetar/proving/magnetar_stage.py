@@ -13,7 +13,7 @@ from magnetar.env.free_ports import free_port
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from magnetar.log.policy import Engine
 from magnetar.proving.counting import LaneSpec
-from magnetar.proving.ledgers import Ledgers, LedgerStage
+from magnetar.proving.ledgers import LedgerStage, LedgerWork
 from magnetar.proving.magnetar_ledgers import MagnetarLedgers
 from magnetar.proving.servers import MAGNETAR, Server
 from magnetar.proving.stage import SESSION_MS
@@ -41,7 +41,7 @@ class MagnetarStage(LedgerStage):
 
     metadata_name: ClassVar[str] = "zookeeper"
 
-    def ledgers(self) -> Ledgers:
+    def ledgers(self) -> LedgerWork:
         return MagnetarLedgers(self.metadata_url)
 
     def _set_up(self) -> None:

@@ -41,9 +41,8 @@ DECISIONS: Final = (
      "partition with `acks=1`, or unclean election: the counts below are the price."),
 )  # fmt: skip
 BESIDE: Final = (
-    "Beside them, where they have the same model: other systems, each a cluster of its own of as "
-    "many brokers, after ours, with the same fault, load and settings. Their lanes have their "
-    "names."
+    "Beside them, where they have the same model: other systems, each a cluster of its own, after "
+    "ours, with the same fault, load and settings. Their lanes have their names."
 )
 HEAD: Final = (
     "side", "settings", "acknowledged", "lost: expected", "lost: observed", "duplicated",

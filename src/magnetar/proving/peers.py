@@ -14,7 +14,7 @@ from pathlib import Path
 from magnetar.log.policy import Engine
 from magnetar.proving.counting import Expected
 from magnetar.proving.results import LaneResult
-from magnetar.proving.scenarios import Scenario
+from magnetar.proving.scenarios import BY_NAME, Scenario
 from magnetar.proving.stage import Settings, Stage
 
 
@@ -44,6 +44,10 @@ class Peer:
             if each.engine is self.engine
         ]
         return replace(scenario, lanes=tuple(lanes))
+
+    def missing(self, why: str) -> Peer:
+        """One that is not here: none of its lanes is run, and the page says why."""
+        return replace(self, not_run=dict.fromkeys(BY_NAME, why), notes={})
 
 
 def side_by_side(ours: Sequence[LaneResult], theirs: Sequence[LaneResult]) -> Sequence[LaneResult]:

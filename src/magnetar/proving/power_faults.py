@@ -41,7 +41,7 @@ class _Machines:
             return
         root = stage.data_dir(server)
         root.mkdir(exist_ok=True)
-        self._disks[server.name] = ModelDisk(root, stage.rebuilt_files)
+        self._disks[server.name] = ModelDisk(root, stage.rebuilt_files, stage.synced_names)
         trace = root.with_name("trace")
         trace.unlink(missing_ok=True)
         server.environment = under_shim(self._shim, root, trace)

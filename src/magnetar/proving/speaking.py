@@ -49,7 +49,7 @@ class ReadMessage(NamedTuple):
     epoch: int
 
 
-class Line(ABC):
+class TopicLine(ABC):
     """A connection to one broker. After an ``OSError`` it is of no use."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Speaker(ABC):
     """The producer and the reader of one topic, over all its lines: it knows who it is."""
 
     @abstractmethod
-    def connect(self, address: Address) -> Line:
+    def connect(self, address: Address) -> TopicLine:
         """Raises ``OSError``, ``RefusedError``."""
 
     @abstractmethod

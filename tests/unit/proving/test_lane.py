@@ -27,8 +27,10 @@ class _Stage:
         self.address = address
         self.protocol = KafkaProtocol()
         self.refused: list[str] = []
+        self.not_asked: list[int | None] = []
 
-    def view(self, _topic: str) -> PartitionView:
+    def view(self, _topic: str, but: int | None = None) -> PartitionView:
+        self.not_asked.append(but)
         return PartitionView(2, 1, (1, 2), (2,), {2: self.address})
 
     def wait(self, what: Callable[[], T | None], _said: str) -> T:
@@ -57,9 +59,11 @@ def test_what_the_leader_has_acknowledged_is_read_before_it_is_counted(
         spec = LaneSpec("lane", Engine.PARTITION, 1, Expected())
         lane = TopicLane(cast(Stage, stage), spec, "topic", leader=1)
         lane.acknowledged = [Acknowledged(n, 2, n, float(n)) for n in range(3)]
+        lane.doubted = 1
         assert [each.number for each in lane.read()] == [0, 1, 2]
     assert len(stage.refused) == 2
     assert "acknowledged offset 2" in stage.refused[0]
+    assert set(stage.not_asked) == {1}, "who is cut off would send it to itself"
 
 
 def test_what_a_leader_lost_before_it_led_again_is_not_waited_for() -> None:

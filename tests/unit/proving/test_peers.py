@@ -73,6 +73,20 @@ def made(making: Making) -> Outcome:
     return found
 
 
+def test_a_peer_that_is_missing_is_run_nowhere_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(running.MAKERS, "leader-dies", made)  # type: ignore[arg-type]
+    missing = peer(notes={"leader-dies": ("it differs",)}).missing("there is no mvn")
+    assert set(missing.not_run) == set(BY_NAME)
+    found = run([BY_NAME["leader-dies"]], 1, lambda _text: None, [missing])
+    assert found.as_expected, "ours are counted all the same"
+    assert {each.spec.peer for each in found.scenarios[0].lanes} == {""}
+    text = markdown(found)
+    assert "* Other 1 not run: there is no mvn" in text
+    assert "it differs" not in text
+
+
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> RunResult:
     stages: list[object] = []

@@ -4,7 +4,8 @@ A file has the bytes that are durable, and the changes since. A sync that has wo
 durable that were made before it began; a write with O_DSYNC is durable by itself. A directory has
 the names that are durable, and the changes of names since: they are durable when the directory is
 synced. (Some file systems make a new name durable with the file's own sync; POSIX promises that of
-none.) Nothing else is: no ``sync_file_range``, no ``close``, no time that passes.
+none: ``synced_names`` is for programs that rely on it.) Nothing else is: no ``sync_file_range``,
+no ``close``, no time that passes.
 
 When the power goes, of what is not durable survives:
 
@@ -86,7 +87,15 @@ class Directory:
         self.begun[number] = len(self.pending)
 
     def synced(self, number: int) -> None:
-        covered = self.begun.pop(number)
+        self._keep(self.begun.pop(number))
+
+    def keep_name_of(self, node: Directory | File) -> None:
+        """With all changes before it: file systems carry them out in order."""
+        named = [at for at, change in enumerate(self.pending, 1) if change[2] is node]
+        if named:
+            self._keep(named[-1])
+
+    def _keep(self, covered: int) -> None:
         for change in self.pending[:covered]:
             _change(self.durable, change)
         del self.pending[:covered]
@@ -144,11 +153,15 @@ def _sectors(change: FileChange, rng: random.Random) -> Iterable[FileChange]:
 
 class ModelDisk:
     """The directory ``root`` and all below, as the disk has it: all of it durable to begin with.
-    ``rebuilt``: ends of names, see the module's text."""
+    ``rebuilt``: ends of names, see the module's text; ``synced_names``: a sync of a file keeps its
+    name, too, and those of the directories above it, as ext4 and XFS do."""
 
-    def __init__(self, root: Path, rebuilt: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, root: Path, rebuilt: tuple[str, ...] = (), synced_names: bool = False
+    ) -> None:
         self.root = root
         self._rebuilt = rebuilt
+        self._synced_names = synced_names
         self.top = _durable(root)
         self._by_inode: dict[int, Directory | File] = {root.stat().st_ino: self.top}
         self.pending_changes = 0
@@ -181,6 +194,8 @@ class ModelDisk:
                 node.sync_begins(change.first)
             elif kind is ChangeKind.SYNCED:
                 node.synced(change.first)
+                if self._synced_names:
+                    _keep_names(self.top, node)
             else:
                 assert isinstance(node, File), change
                 if kind is ChangeKind.MAPPED:
@@ -244,6 +259,15 @@ class ModelDisk:
             else:
                 self.pending_changes += len(child.pending)
                 (target / name).write_bytes(child.after_a_cut(rng, survival))
+
+
+def _keep_names(above: Directory, node: Directory | File) -> bool:
+    """Of ``node`` and of what it lies in; whether it is below ``above``."""
+    for child in above.names.values():
+        if child is node or (isinstance(child, Directory) and _keep_names(child, node)):
+            above.keep_name_of(child)
+            return True
+    return False
 
 
 def _contents(node: Directory, prefix: str) -> Iterator[tuple[str, bytes]]:
