@@ -85,9 +85,11 @@ def pulsar_peer(jars: Path) -> Peer:
         partial(PulsarStage, jars),
         notes={
             "leader-dies": (
-                "two brokers and three bookies, here and below; quorums and sessions as ours. "
-                "Brokers do not know of acks. The lane that is called acks=1 has a producer "
-                "without a name, the other one that the broker tells repeats by "
+                "two brokers and three bookies, here and below; quorums and sessions as ours; what "
+                "nobody has subscribed to is kept (`defaultRetentionTimeInMinutes=-1`; as it is "
+                "shipped, closed ledgers of it are deleted). Brokers do not know of "
+                "acks. The lane that is called acks=1 has a producer without a name, the other one "
+                "that the broker tells repeats by "
                 "(`brokerDeduplicationEnabled=true`, which it is not as it is shipped)",
             ),
             "cut-from-metadata": (
