@@ -276,9 +276,12 @@ class BrokerWatch:
         self.count("chunks that shared consumers were sent")
         key = consumer.process, consumer.subscription
         out, refused = self.out[key], self.refused.get(key, {})
-        held = Counter(out.values())
+        topic = consumer.topic
+        held: Counter[Consuming] = Counter()  # messages, as what is not acknowledged is counted
         for other, holder in out.items():
-            before = consumer.topic.content[other]
+            held[holder] += len(topic.content[other].texts)
+        for other, holder in out.items():
+            before = topic.content[other]
             if (
                 (before.message, before.chunk + 1) == (content.message, content.chunk)
                 and holder is not consumer
@@ -286,7 +289,7 @@ class BrokerWatch:
                 and not refused.get(other)
                 and not refused.get(position)
             ):
-                consumer.topic.broken(
+                topic.broken(
                     f"{consumer.who} is sent {position}, chunk {content.chunk} of "
                     f"{content.message}, and {holder.who} has the one before"
                 )
