@@ -667,6 +667,11 @@ class LogEpochs(Protocol):
 class Opening(Protocol):
     """What a log held when it was opened."""
 
+    @property
+    def end_offset(self) -> int:
+        """What it held lies before it: past the readable end, while not all of it can be read."""
+        ...
+
     async def wait_whole(self) -> None:
         """Until all of it can be read. Whoever replays it to know what was done waits for that
         first: a replica may have been elected before it could know that the last of its log is

@@ -6,5 +6,7 @@ from __future__ import annotations
 class Whole:
     """Implements ``log.seam.Opening``."""
 
+    end_offset = 0
+
     async def wait_whole(self) -> None:
         """It is."""

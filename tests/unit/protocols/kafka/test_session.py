@@ -219,6 +219,31 @@ def test_a_fetch_gives_whole_batches_from_any_offset_in_them() -> None:
     run(scenario)
 
 
+class _HeldMore:
+    """A leader that was elected, and does not know yet that the last of its log is committed."""
+
+    end_offset = 5
+
+    async def wait_whole(self) -> None:
+        raise NotImplementedError
+
+
+def test_who_has_read_further_than_a_new_leader_can_show_waits() -> None:
+    """Out of range it would begin anew, where its settings say."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(3))
+        world.log().opening = _HeldMore()
+        for offset in (3, 4, 5):
+            found = await fetched(peer, offset)
+            assert (found.error_code, values(found)) == (ErrorCode.NONE, [])
+            assert found.high_watermark == 3
+        assert (await fetched(peer, 6)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
 def test_what_is_fetched_is_what_was_sent_but_for_the_stamp() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer, sent = world.peer(), batch(3)

@@ -28,6 +28,11 @@ class PartitionOpening:
         self._places = places
         self._require_open = require_open
 
+    @property
+    def end_offset(self) -> int:
+        """See the seam."""
+        return self._places.held_end
+
     async def wait_whole(self) -> None:
         """See the seam."""
         places = self._places

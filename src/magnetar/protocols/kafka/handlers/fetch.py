@@ -172,7 +172,10 @@ class _Collected:
             found.high_watermark = partition.positions.end_offset
             found.last_stable_offset = partition.stable_offset()
             end_offset = found.last_stable_offset if self._committed else found.high_watermark
-            if not found.log_start_offset <= part.fetch_offset <= found.high_watermark:
+            # What another leader gave its consumers this one may not know to be committed yet: they
+            # must wait, and not begin anew.
+            log_end = max(found.high_watermark, partition.log.opening.end_offset)
+            if not found.log_start_offset <= part.fetch_offset <= log_end:
                 found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             elif part.fetch_offset < end_offset:
                 most = min(self._left, part.partition_bytes_max)
