@@ -748,6 +748,10 @@ class MemoryLogStore:
             raise NoSuchLogError(f"there is no log {name}")
         return self.logs[name].made_ms
 
+    async def ledger_bytes(self, name: str) -> int | None:
+        await asyncio.sleep(0)
+        return self.logs[name].stats().stored_bytes if name in self.logs else None
+
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
         self.logs.pop(name, None)

@@ -1,4 +1,6 @@
-"""What admins do with Kafka's own clients beside making topics: configurations that count."""
+"""What admins do with Kafka's own clients beside making topics: configurations that count, what
+takes which disk.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.structs import TopicPartitionReplica
 
 from magnetar.log.partition.batch_header import whole_batches
 from magnetar.wire.kafka.batches import CODEC_MASK, read_batch_header
@@ -171,3 +176,61 @@ def test_aiokafka_says_it_when_it_makes_a_topic(server: KafkaStandalone) -> None
     found = described(admin_of(server), "by-aiokafka")
     assert found["compression.type"].value == "zstd"
     assert found["cleanup.policy"].value == "delete"
+
+
+# -- disks ----------------------------------------------------------------------------------------
+
+
+def test_what_takes_which_disk(server: KafkaStandalone) -> None:
+    admin = admin_of(server)
+    for engine in ENGINES:
+        made(admin, f"disk-{engine}", magnetar_engine=engine)
+        produced(server, f"disk-{engine}", 1000)
+    outside = KafkaAdminClient(bootstrap_servers=server.bootstrap)
+    try:
+        ((node, dirs),) = [
+            (each["broker"], each["log_dirs"]) for each in outside.describe_log_dirs()
+        ]
+        by_path = {each["log_dir"]: each for each in dirs}
+        path = str(server.data_dir / "partitions")
+        assert list(by_path) == ["ledgers", path]
+        assert all(each["error_code"] == 0 for each in dirs)
+        assert by_path[path]["total_bytes"] >= by_path[path]["usable_bytes"] > 0
+        for where, engine in (("ledgers", "ledger"), (path, "partition")):
+            sizes = {
+                topic["name"]: [part["partition_size"] for part in topic["partitions"]]
+                for topic in by_path[where]["topics"]
+            }
+            (size,) = sizes[f"disk-{engine}"]
+            assert size > 1000
+            other = f"disk-{'ledger' if engine == 'partition' else 'partition'}"
+            assert other not in sizes
+            place = TopicPartitionReplica(f"disk-{engine}", 0, node)
+            (said,) = outside.alter_replica_log_dirs({place: where}).values()
+            assert said.errno == 0, "it is there"
+            (said,) = outside.alter_replica_log_dirs({place: "/elsewhere"}).values()
+            assert said.__name__ == "LogDirNotFoundError"
+            partition = TopicPartition(f"disk-{engine}", 0)
+            assert outside.alter_partition_reassignments({partition: [node]}) == {partition: None}
+            (said,) = outside.alter_partition_reassignments({partition: [node, 77]}).values()
+            assert said.errno == 39, "INVALID_REPLICA_ASSIGNMENT"
+        assert outside.list_partition_reassignments() == {}
+    finally:
+        outside.close()
+
+
+def test_offsets_that_kafka_tells_apart_with_remote_storage(server: KafkaStandalone) -> None:
+    admin, topic = admin_of(server), "tiers"
+    made(admin, topic)
+    produced(server, topic, 10)
+    outside = KafkaAdminClient(bootstrap_servers=server.bootstrap)
+    place = TopicPartition(topic, 0)
+    try:
+        for spec, offset in ((-1, 10), (-2, 0), (-4, 0)):
+            assert outside.list_partition_offsets({place: spec})[place].offset == offset
+        assert outside.list_partition_offsets({place: -5})[place].offset == -1, "there is none"
+    finally:
+        outside.close()
+    asked = {confluent.TopicPartition(topic, 0): OffsetSpec.latest()}
+    (found,) = admin.list_offsets(asked).values()
+    assert found.result(DEADLINE_S).offset == 10

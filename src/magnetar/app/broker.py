@@ -16,6 +16,7 @@ from magnetar import __version__
 from magnetar.app.balancing import Balancing
 from magnetar.app.checks import tables_lag
 from magnetar.app.handing_over import cut_large_bundles
+from magnetar.app.partition_directory import HostDirectory
 from magnetar.app.replication import Replication
 from magnetar.cluster.brokers.reporting import Load
 from magnetar.cluster.brokers.reports import BrokerReport
@@ -225,6 +226,8 @@ class Broker:
             self._doors,
         )
         made.services.replicated = self.replication
+        if self._partitions is not None:
+            made.services.directory = HostDirectory(self._partitions.host)
         made.services.access = self.access
         return made
 

@@ -764,6 +764,12 @@ class LogStore(Protocol):
         ``NoSuchLogError``, ``MetadataError``."""
         ...
 
+    async def ledger_bytes(self, name: str) -> int | None:
+        """What the log's ledgers hold, of one copy, whoever has it open; that of an open ledger of
+        another broker counts when it is closed. None: there is no such log, or it is not on
+        ledgers. Raises ``MetadataError``."""
+        ...
+
     async def delete(self, name: str) -> None:
         """Delete the log, its cursors and its ledgers. It must not be open."""
         ...

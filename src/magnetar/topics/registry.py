@@ -155,6 +155,10 @@ class Topics:
         time; 0: an older release has made it. Raises ``NoSuchLogError``, ``MetadataError``."""
         return await self._store.created_ms(name.log_name)
 
+    async def ledger_bytes(self, name: TopicName) -> int | None:
+        """As ``LogStore.ledger_bytes``."""
+        return await self._store.ledger_bytes(name.log_name)
+
     async def partitions(self, name: TopicName, create: bool) -> int:
         """The number of partitions, 0 for a topic without; with ``create`` a topic that does not
         exist may be made as a partitioned one, if brokers are set to. Raises

@@ -72,6 +72,9 @@ class LogStores:
     async def created_ms(self, name: str) -> int:
         return await self._ledgers.created_ms(name)
 
+    async def ledger_bytes(self, name: str) -> int | None:
+        return await self._ledgers.ledger_bytes(name)
+
     async def delete(self, name: str) -> None:
         """See the seam."""
         if self._partitions is not None and await self._partitions.has(name):

@@ -284,6 +284,16 @@ class ManagedLogStore:
             raise NoSuchLogError(f"there is no log {name}")
         return node.record.created_ms
 
+    async def ledger_bytes(self, name: str) -> int | None:
+        """See the seam."""
+        opened = self._open.get(name)
+        if opened is not None and not opened.closed:
+            return opened.stats().stored_bytes
+        node = await self._log_node_or_none(name)
+        if node is None or node.record.deleted or node.record.engine is not Engine.LEDGER:
+            return None
+        return sum(info.stored_bytes for info in node.record.ledgers)
+
     async def check_space(self, name: str) -> None:
         """See the seam."""
         opened = self._open.get(name)

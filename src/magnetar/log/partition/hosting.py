@@ -27,7 +27,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
-from magnetar.env.disk import Disk, Lane
+from magnetar.env.disk import Disk, DiskSpace, Lane
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.doomed_files import GRACE_MS, DoomedPartitions
@@ -435,10 +435,13 @@ class PartitionHost:
             self.directory.closed(partition, in_order=in_order)
             self.doomed.add(partition)
 
-    async def free_bytes(self) -> int:
+    async def space(self) -> DiskSpace:
         """Of the file system that has the directory. Raises ``OSError``."""
-        space = await self._lanes[1].run(lambda: self.disk.space(self.directory.path))
-        return space.free_bytes
+        return await self._lanes[1].run(lambda: self.disk.space(self.directory.path))
+
+    async def free_bytes(self) -> int:
+        """As ``space``."""
+        return (await self.space()).free_bytes
 
     # -- what passes with time ----------------------------------------------------------------
 

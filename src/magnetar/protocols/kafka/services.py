@@ -21,6 +21,7 @@ from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
+from magnetar.env.disk import DiskSpace
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import (
     InvalidTopicNameError,
@@ -83,6 +84,31 @@ class KnownReplicas(NamedTuple):
     in_sync: Sequence[int]
 
 
+class KeptReplica(NamedTuple):
+    """Of a partition, by Kafka's name of its topic: the bytes of its files, and how many offsets it
+    lacks up to the high watermark."""
+
+    topic: str
+    number: int
+    byte_count: int
+    lag: int
+
+
+class PartitionDirectory(Protocol):
+    """Where this broker's replicas of partitions lie."""
+
+    @property
+    def path(self) -> str: ...
+
+    async def space(self) -> DiskSpace:
+        """Of its file system. Raises ``OSError``."""
+        ...
+
+    def kept(self) -> Sequence[KeptReplica]:
+        """Those that can be used, in the order of their names."""
+        ...
+
+
 class ReplicatedPartitions(Protocol):
     """Logs that brokers replicate, as Kafka's clients and other brokers ask for them."""
 
@@ -124,8 +150,8 @@ class ClientConnection(Protocol):
 class KafkaServices:
     """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
     seconds since 1970. ``node``: this broker. ``takes_part``: how the coordinator of a transaction
-    is asked (``transactions.Transactions.takes_part``). ``access``: who may do what; None:
-    everybody everything."""
+    is asked (``transactions.Transactions.takes_part``). ``directory``: None: it has no replicas.
+    ``access``: who may do what; None: everybody everything."""
 
     config: KafkaConfig
     broker: BrokerConfig
@@ -138,6 +164,7 @@ class KafkaServices:
     node: Node = NO_NODE
     takes_part: TakesPart | None = None
     replicated: ReplicatedPartitions | None = None
+    directory: PartitionDirectory | None = None
     access: Access | None = None
     sasl_secret: bytes = field(default=b"", repr=False)
     """What salts of users who are not there are made of."""

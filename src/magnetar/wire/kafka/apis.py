@@ -23,9 +23,11 @@ from magnetar.wire.kafka import (
     consumer_group_messages,
     fetch_messages,
     group_messages,
+    log_dir_messages,
     offset_messages,
     partition_messages,
     produce_messages,
+    quota_messages,
     record_messages,
     sasl_messages,
     share_fetch_messages,
@@ -65,13 +67,17 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -113,7 +119,7 @@ _LISTED: Final = (
     Api(
         _K.FETCH, 4, 16, fetch_messages.ClientFetchRequest, fetch_messages.FetchResponse
     ),
-    _api(_K.LIST_OFFSETS, 1, 8, fetch_messages, "ListOffsets"),
+    _api(_K.LIST_OFFSETS, 1, 10, fetch_messages, "ListOffsets"),
     _api(_K.METADATA, 0, 13, cluster_messages, "Metadata"),
     _api(_K.OFFSET_COMMIT, 2, 9, offset_messages, "OffsetCommit"),
     _api(_K.OFFSET_FETCH, 1, 9, offset_messages, "OffsetFetch"),
@@ -140,15 +146,21 @@ _LISTED: Final = (
     _api(_K.TXN_OFFSET_COMMIT, 0, 3, transaction_messages, "TxnOffsetCommit"),
     _api(_K.DESCRIBE_CONFIGS, 1, 4, admin_messages, "DescribeConfigs"),
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
+    _api(_K.ALTER_REPLICA_LOG_DIRS, 1, 2, log_dir_messages, "AlterReplicaLogDirs"),
+    _api(_K.DESCRIBE_LOG_DIRS, 1, 4, log_dir_messages, "DescribeLogDirs"),
     _api(_K.SASL_AUTHENTICATE, 0, 2, sasl_messages, "SaslAuthenticate"),
     _api(_K.CREATE_PARTITIONS, 0, 3, admin_messages, "CreatePartitions"),
     _api(_K.DELETE_GROUPS, 0, 2, group_messages, "DeleteGroups"),
     _api(_K.ELECT_LEADERS, 0, 2, partition_messages, "ElectLeaders"),
     _api(_K.INCREMENTAL_ALTER_CONFIGS, 0, 1, admin_messages, "IncrementalAlterConfigs"),
     _api(
+        _K.ALTER_PARTITION_REASSIGNMENTS, 0, 0, partition_messages, "AlterPartitionReassignments"
+    ),
+    _api(
         _K.LIST_PARTITION_REASSIGNMENTS, 0, 0, partition_messages, "ListPartitionReassignments"
     ),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
+    _api(_K.DESCRIBE_CLIENT_QUOTAS, 0, 1, quota_messages, "DescribeClientQuotas"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
     _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),

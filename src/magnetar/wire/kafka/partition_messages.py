@@ -1,4 +1,5 @@
-"""What admins ask of partitions: DescribeTopicPartitions, ElectLeaders, ListPartitionReassignments.
+"""What admins ask of partitions: DescribeTopicPartitions, ElectLeaders, ListPartitionReassignments,
+AlterPartitionReassignments.
 
 Facts of Kafka's own message definitions; the names of fields are ours. See ``schema``.
 """
@@ -129,3 +130,33 @@ class ListPartitionReassignmentsResponse:
     error_code: int = int16()
     error_message: str | None = text(None, null=0)
     topics: list[ReassignedTopic] = array(ReassignedTopic)
+
+
+@message()
+class ReassignPartition:
+    """``replicas`` None: what is under way ends."""
+
+    index: int = int32()
+    replicas: list[int] | None = array(INTS, null=0)
+
+
+@message()
+class ReassignTopic:
+    name: str = text()
+    partitions: list[ReassignPartition] = array(ReassignPartition)
+
+
+@message(flexible=0)
+class AlterPartitionReassignmentsRequest:
+    timeout_ms: int = int32(60_000)
+    topics: list[ReassignTopic] = array(ReassignTopic)
+
+
+@message(flexible=0)
+class AlterPartitionReassignmentsResponse:
+    """Of each partition an index, an error and a text, as in ElectLeaders."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = text(None, null=0)
+    topics: list[ElectedTopic] = array(ElectedTopic)

@@ -28,8 +28,8 @@ _I8: Final = struct.Struct(">b")
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
-_U16: Final = struct.Struct(">H")
 _F64: Final = struct.Struct(">d")
+_U16: Final = struct.Struct(">H")
 
 
 class FieldReader:
@@ -66,6 +66,9 @@ class FieldReader:
 
     def int64(self) -> int:
         return self._unpack(_I64)
+
+    def float64(self) -> float:
+        return float(_F64.unpack(self.take(8))[0])
 
     def boolean(self) -> bool:
         return self._unpack(_I8) != 0
@@ -156,6 +159,9 @@ class FieldWriter:
 
     def int64(self, value: int) -> None:
         self.out += _I64.pack(value)
+
+    def float64(self, value: float) -> None:
+        self.out += _F64.pack(value)
 
     def boolean(self, value: bool) -> None:
         self.out.append(1 if value else 0)

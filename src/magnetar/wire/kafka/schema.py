@@ -135,6 +135,7 @@ _INT16: Final = _fixed(FieldReader.int16, FieldWriter.int16, 2)
 _UINT16: Final = _fixed(FieldReader.uint16, FieldWriter.uint16, 2)
 _INT32: Final = _fixed(FieldReader.int32, FieldWriter.int32, 4)
 _INT64: Final = _fixed(FieldReader.int64, FieldWriter.int64, 8)
+_FLOAT64: Final = _fixed(FieldReader.float64, FieldWriter.float64, 8)
 _BOOLEAN: Final = _fixed(FieldReader.boolean, FieldWriter.boolean, 1)
 _UUID: Final = _fixed(FieldReader.uuid, FieldWriter.uuid, 16)
 
@@ -162,6 +163,10 @@ def int32(default: int = 0, *, since: int = 0, until: int = NEVER) -> Any:
 
 def int64(default: int = 0, *, since: int = 0, until: int = NEVER, tag: int = -1) -> Any:
     return _field(_INT64, default, since, until, tag=tag)
+
+
+def float64() -> Any:
+    return _field(_FLOAT64, 0.0, 0, NEVER)
 
 
 def boolean(default: bool = False, *, since: int = 0, until: int = NEVER, tag: int = -1) -> Any:

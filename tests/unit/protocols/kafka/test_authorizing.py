@@ -55,6 +55,11 @@ from magnetar.wire.kafka.group_messages import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from magnetar.wire.kafka.log_dir_messages import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+    MovesToDir,
+)
 from magnetar.wire.kafka.offset_messages import (
     CommitPartition,
     CommitTopic,
@@ -66,10 +71,12 @@ from magnetar.wire.kafka.offset_messages import (
     OffsetsGroup,
 )
 from magnetar.wire.kafka.partition_messages import (
+    AlterPartitionReassignmentsRequest,
     DescribeTopicName,
     DescribeTopicPartitionsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
+    PartitionsOfTopic,
 )
 from magnetar.wire.kafka.produce_messages import (
     InitProducerIdRequest,
@@ -527,6 +534,18 @@ def test_what_concerns_the_cluster_is_for_super_users(tmp_path: Path) -> None:
                 ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest()
             )
             assert (said.error_code == NO_CLUSTER) == refused
+            said = await peer.ask(
+                ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest()
+            )
+            assert (said.error_code == NO_CLUSTER) == refused
+            said = await peer.ask(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None))
+            assert (said.error_code == NO_CLUSTER) == refused
+            assert bool(said.results) != refused
+            moves = MovesToDir("ledgers", [PartitionsOfTopic(T, [0])])
+            said = await peer.ask(
+                ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest([moves])
+            )
+            assert (said.results[0].partitions[0].error_code == NO_CLUSTER) == refused
             said = await peer.ask(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest([marker]))
             assert (errors(said.markers[0])[T] == NO_CLUSTER) == refused
 

@@ -57,6 +57,8 @@ def _value(hint: Any, version: int, source: random.Random, flexible: bool) -> An
         return _value(arguments[0], version, source, flexible)
     if hint is bool:
         return True
+    if hint is float:
+        return source.random()
     if hint is int:
         return source.randint(1, 100)
     if hint is str:

@@ -50,13 +50,7 @@ from magnetar.wire.kafka.fetch_messages import (
     ListedPartition,
     ListedTopic,
 )
-from magnetar.wire.kafka.partition_messages import (
-    DescribedTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
+from magnetar.wire.kafka.partition_messages import DescribedTopic
 from magnetar.wire.kafka.produce_messages import (
     ProducedPartition,
     ProducedTopic,
@@ -324,25 +318,3 @@ def _why(error: ErrorCode) -> str:
     if error is NO_GROUP:
         return WHY_GROUP
     return WHY_TOPIC if error is NO_TOPIC else WHY_CLUSTER
-
-
-# -- the cluster ----------------------------------------------------------------------------------
-
-
-async def elect_leaders(
-    session: KafkaSession, head: RequestHead, request: ElectLeadersRequest, handler: Handler
-) -> Any:
-    if session.grants.cluster:
-        return await handler(session, head, request)
-    return ElectLeadersResponse(error_code=NO_CLUSTER)
-
-
-async def list_reassignments(
-    session: KafkaSession,
-    head: RequestHead,
-    request: ListPartitionReassignmentsRequest,
-    handler: Handler,
-) -> Any:
-    if session.grants.cluster:
-        return await handler(session, head, request)
-    return ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster: what is served, by whom.
+"""ApiVersions, Metadata, DescribeCluster, DescribeClientQuotas: what is served, by whom.
 
 A topic that does not exist is made when it is asked for by name, if the client allows it and
 brokers are set to (``broker.auto_create_topics``): with one partition, or
@@ -32,6 +32,10 @@ from magnetar.wire.kafka.cluster_messages import (
     TopicMetadata,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.quota_messages import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from magnetar.wire.kafka.schema import NO_UUID
 
 LOOKUPS_AT_ONCE: Final = 64
@@ -207,3 +211,10 @@ async def describe_cluster(
     if request.include_operations:
         answer.operations = on_cluster(session)
     return answer
+
+
+async def describe_quotas(
+    session: KafkaSession, head: RequestHead, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """There are none: `kafka-configs` asks before it describes a user."""
+    return DescribeClientQuotasResponse()

@@ -71,6 +71,9 @@ WAIT_S_MAX: Final = 60.0
 LATEST: Final = -1
 EARLIEST: Final = -2
 GREATEST_TIME: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+"""Of what Kafka has moved to remote storage: nothing is."""
 
 
 READ_COMMITTED: Final = 1
@@ -316,12 +319,14 @@ async def _list(
     if time_ms == LATEST:
         end_offset = partition.positions.end_offset
         listed.offset = partition.stable_offset() if committed else end_offset
-    elif time_ms == EARLIEST:
+    elif time_ms in (EARLIEST, EARLIEST_LOCAL):
         listed.offset = await partition.start_offset()
     elif time_ms == GREATEST_TIME:
         greatest = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
         if greatest:
             listed.offset, listed.timestamp_ms = await _first_at(partition, greatest)
+    elif time_ms == LATEST_TIERED:
+        listed.leader_epoch = -1
     elif time_ms >= 0:
         listed.offset, listed.timestamp_ms = await _first_at(partition, time_ms)
     else:

@@ -1,11 +1,14 @@
 """What admins ask of partitions: who leads them, page by page; where they begin; elections and
 moves.
 
-Of the latter there are none: an owner is chosen by the cluster, and copies are the ledgers'.
+Of the latter there are none: an owner is chosen by the cluster, copies are the ledgers', and
+replicas of partitions stay with the brokers that were chosen when they were made. So a reassignment
+to where a partition is, is done; any other is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError
@@ -17,6 +20,8 @@ from magnetar.topics.deleting import delete_records as delete_records_of
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.partition_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     DescribeCursor,
     DescribedPartition,
     DescribedTopic,
@@ -28,6 +33,7 @@ from magnetar.wire.kafka.partition_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ReassignPartition,
 )
 from magnetar.wire.kafka.record_messages import (
     BegunPartition,
@@ -122,3 +128,39 @@ async def list_reassignments(
     session: KafkaSession, head: RequestHead, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     return ListPartitionReassignmentsResponse()
+
+
+async def alter_reassignments(
+    session: KafkaSession, head: RequestHead, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    answer = AlterPartitionReassignmentsResponse()
+    for topic in request.topics:
+        said = ElectedTopic(topic.name)
+        answer.topics.append(said)
+        described = await described_topic(session, topic.name)
+        replicas = {part.index: part.replicas for part in described.partitions}
+        for part in topic.partitions:
+            where = ElectedPartition(part.index)
+            said.partitions.append(where)
+            if described.error_code:
+                where.error_code = described.error_code
+            else:
+                where.error_code, where.error_message = _reassigned(part, replicas.get(part.index))
+    return answer
+
+
+def _reassigned(
+    asked: ReassignPartition, replicas: Sequence[int] | None
+) -> tuple[ErrorCode, str | None]:
+    """``replicas``: where they are."""
+    if replicas is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {asked.index}"
+    if asked.replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no replica is on its way"
+    if list(asked.replicas) == list(replicas):
+        return ErrorCode.NONE, None
+    return (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"replicas are not moved: this partition's stay at {list(replicas)}, in that order. (Of a "
+        "topic on ledgers that is its owner; the copies are the bookies'.)",
+    )
