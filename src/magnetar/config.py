@@ -852,6 +852,13 @@ class SecurityConfig:
         default="",
         metadata={"meaning": "users with passwords, as `magnetar users` writes them"},
     )
+    stored_users: bool = field(
+        default=False,
+        metadata={
+            "meaning": "users whom Kafka's admins make log in by SCRAM; their keys are in the "
+            "metadata store, so whoever writes there can be any of them, but no super-user"
+        },
+    )
     super_users: str = field(
         default="",
         metadata={"meaning": "roles that may do everything, separated by commas"},

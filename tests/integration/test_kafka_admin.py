@@ -1,15 +1,17 @@
 """What admins do with Kafka's own clients beside making topics: configurations that count, what
-takes which disk.
+takes which disk, users.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioTopic
 from aiokafka.errors import InvalidConfigurationError
@@ -21,6 +23,10 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.structs import TopicPartitionReplica
@@ -35,6 +41,16 @@ from tests.integration.test_kafka_clients import (
     confluent_producer,
     polled,
     produced,
+)
+from tests.integration.test_kafka_security import (
+    ALICE,
+    ROOT,
+    Credentials,
+    SecuredStandalone,
+    confluent_crosses,
+    confluent_error,
+    confluent_settings,
+    of,
 )
 
 ENGINES = ("ledger", "partition")
@@ -234,3 +250,82 @@ def test_offsets_that_kafka_tells_apart_with_remote_storage(server: KafkaStandal
     asked = {confluent.TopicPartition(topic, 0): OffsetSpec.latest()}
     (found,) = admin.list_offsets(asked).values()
     assert found.result(DEADLINE_S).offset == 10
+
+
+# -- users ----------------------------------------------------------------------------------------
+
+
+def upserted(admin: AdminClient, name: str, password: str, mechanism: ScramMechanism) -> None:
+    info = ScramCredentialInfo(mechanism, 4096)
+    wanted = UserScramCredentialUpsertion(name, info, password.encode())
+    assert admin.alter_user_scram_credentials([wanted])[name].result(DEADLINE_S) is None
+
+
+def deleted(admin: AdminClient, name: str, mechanism: ScramMechanism) -> None:
+    wanted = UserScramCredentialDeletion(name, mechanism)
+    assert admin.alter_user_scram_credentials([wanted])[name].result(DEADLINE_S) is None
+
+
+async def crossed_by_aiokafka(server: SecuredStandalone, who: Credentials, topic: str) -> None:
+    settings = {
+        "bootstrap_servers": f"127.0.0.1:{server.kafka_port}",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": who.mechanism,
+        "sasl_plain_username": who.role,
+        "sasl_plain_password": who.secret,
+    }
+    producer = AIOKafkaProducer(**settings)
+    await producer.start()
+    sent = await producer.send_and_wait(topic, b"by aiokafka")
+    await producer.stop()
+    consumer = AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings)
+    await consumer.start()
+    try:
+        async for message in consumer:
+            if message.offset == sent.offset:
+                assert message.value == b"by aiokafka"
+                return
+    finally:
+        await consumer.stop()
+
+
+def test_users_are_made_by_kafkas_admins_and_log_in(tmp_path: Path) -> None:
+    server = SecuredStandalone(tmp_path)
+    server.arguments = (*server.arguments, "--set", "security.stored_users=true")
+    with server:
+        for role in ("carol", ALICE):
+            server.grant(role, "produce", "consume")
+        root = AdminClient(confluent_settings(server, of("OAUTHBEARER", ROOT)))
+        first = Credentials("SCRAM-SHA-256", "carol", "her first")
+        assert "uthentication" in confluent_error(confluent_settings(server, first))
+        upserted(root, "carol", first.secret, ScramMechanism.SCRAM_SHA_256)
+        confluent_crosses(confluent_settings(server, first), "carols")
+        asyncio.run(asyncio.wait_for(crossed_by_aiokafka(server, first, "carols"), DEADLINE_S))
+        other = Credentials("SCRAM-SHA-512", "carol", "her first")
+        assert "uthentication" in confluent_error(confluent_settings(server, other))
+        second = Credentials("SCRAM-SHA-256", "carol", "her second")
+        upserted(root, "carol", second.secret, ScramMechanism.SCRAM_SHA_256)
+        assert "uthentication" in confluent_error(confluent_settings(server, first))
+        confluent_crosses(confluent_settings(server, second), "carols")
+        found = root.describe_user_scram_credentials().result(DEADLINE_S)
+        assert set(found) == {"alice", "bob", "carol"}
+        (info,) = found["carol"].scram_credential_infos
+        assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_256, 4096)
+        mine = AdminClient(confluent_settings(server, second))
+        with pytest.raises(confluent.KafkaException, match="super-users"):
+            upserted(mine, "dave", "his", ScramMechanism.SCRAM_SHA_256)
+        for name in (ROOT, ALICE):
+            with pytest.raises(confluent.KafkaException, match=r"security\.users_file"):
+                upserted(root, name, "mine now", ScramMechanism.SCRAM_SHA_256)
+        server.stop()
+        server.start()
+        confluent_crosses(confluent_settings(server, second), "carols")
+        confluent_crosses(confluent_settings(server, of("SCRAM-SHA-256", ALICE)), "carols")
+        root = AdminClient(confluent_settings(server, of("OAUTHBEARER", ROOT)))
+        deleted(root, "carol", ScramMechanism.SCRAM_SHA_256)
+        assert "uthentication" in confluent_error(confluent_settings(server, second))
+        with pytest.raises(confluent.KafkaException, match="no credentials"):
+            deleted(root, "carol", ScramMechanism.SCRAM_SHA_256)
+        log = server.log_path.read_text()
+        assert "her first" not in log
+        assert "her second" not in log

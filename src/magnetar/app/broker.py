@@ -128,7 +128,7 @@ class Broker:
             return int(clock() * 1000)
 
         self.control = self._control_plane(topic_metadata, values, cluster, now_ms, shares)
-        self.access = Access.of(authenticator, self.control.namespaces)
+        self.access = Access.of(authenticator, self.control.namespaces, self.control.users)
         """Who may do what; None: everybody everything."""
         self.replication: Replication | None = None
         """Where others of the cluster have replicas of partitions, too."""

@@ -11,6 +11,7 @@ from magnetar.cluster.partitioned_topics import PartitionedTopics
 from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.schemas.policies import SchemaPolicies, SchemaPolicy
 from magnetar.cluster.schemas.registry import Schemas, ValueStore
+from magnetar.cluster.security.stored_users import StoredUsers
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.stored.counters import Counters
 from magnetar.cluster.stored.group_settings import GroupSettings
@@ -32,6 +33,8 @@ class ControlPlane:
     ownership: Ownership
     bundles: Bundles
     """The same, as those see it who look after the cluster."""
+    users: StoredUsers
+    """Whom Kafka's admins have made."""
 
     @classmethod
     def over(
@@ -59,6 +62,7 @@ class ControlPlane:
             GroupSettings(metadata),
             ownership,
             ownership,
+            StoredUsers(metadata),
         )
 
     def close(self) -> None:
@@ -68,3 +72,4 @@ class ControlPlane:
         self.schemas.close()
         self.policies.close()
         self.groups.close()
+        self.users.close()

@@ -15,9 +15,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from magnetar.cluster.namespaces import Namespaces
-from magnetar.cluster.security.authenticator import Authenticator
+from magnetar.cluster.security.authenticator import NOBODY, Authenticator
 from magnetar.cluster.security.permissions import Action, admin_roles, permitted
 from magnetar.cluster.security.principals import Principal
+from magnetar.cluster.security.stored_users import StoredUsers
+from magnetar.cluster.security.users import ScramCredentials, Users
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import AuthorizationError, BrokerMetadataError
 
@@ -28,20 +30,38 @@ PASSWORDS_AT_ONCE: Final = 2
 class Access:
     """What ``Authenticator`` and namespaces say together, for servers of every protocol."""
 
-    def __init__(self, authenticator: Authenticator, namespaces: Namespaces | None) -> None:
-        """``namespaces``: None: this process has none, and serves super-users."""
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        namespaces: Namespaces | None,
+        users: StoredUsers | None = None,
+    ) -> None:
+        """``namespaces``: None: this process has none, and serves super-users. ``users``: of the
+        metadata store, who count if ``security.stored_users`` says so."""
         self.authenticator = authenticator
         self._namespaces = namespaces
+        self._users = users if authenticator.stored_users else None
         self._super_users = authenticator.super_users
         self._passwords = asyncio.Semaphore(PASSWORDS_AT_ONCE)
         self._parsed: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
 
     @classmethod
     def of(
-        cls, authenticator: Authenticator | None, namespaces: Namespaces | None
+        cls,
+        authenticator: Authenticator | None,
+        namespaces: Namespaces | None,
+        users: StoredUsers | None = None,
     ) -> Access | None:
         """None where nobody is asked who he is."""
-        return None if authenticator is None else cls(authenticator, namespaces)
+        return None if authenticator is None else cls(authenticator, namespaces, users)
+
+    async def scram_credentials(self, name: str, mechanism: str) -> ScramCredentials:
+        """``Authenticator.scram_credentials``, of users of the metadata store, too; of these nobody
+        is a super-user. Raises ``AuthenticationError``, ``MetadataError``."""
+        stored: Users = NOBODY
+        if self._users is not None and name not in self._super_users:
+            stored = {name: await self._users.of(name)}
+        return self.authenticator.scram_credentials(name, mechanism, stored)
 
     async def by_password(self, name: str, password: str) -> Principal:
         """``Authenticator.by_password`` on a thread, a few at a time: guessing must not take all

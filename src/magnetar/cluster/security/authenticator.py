@@ -12,6 +12,8 @@ import base64
 import binascii
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from magnetar.cluster.security.principals import Principal, principal, refusal, role_names
 from magnetar.cluster.security.tokens import TokenRules, public_key, secret_key
@@ -31,6 +33,7 @@ from magnetar.env.watched_file import WatchedFile
 from magnetar.model.errors import ConfigError
 
 BASIC_CHARACTERS_MAX = 4 * PASSWORD_BYTES_MAX
+NOBODY: Final[Users] = MappingProxyType({})
 
 
 class Authenticator:
@@ -44,6 +47,8 @@ class Authenticator:
         self._clock = clock
         self._anonymous_role = config.anonymous_role
         self.super_users = role_names(config.super_users)
+        self.stored_users = config.stored_users
+        """Users of the metadata store count, too, for SCRAM (``access``)."""
         self._role_claim, self._audience = config.token_role_claim, config.token_audience
         self._keys = [
             WatchedFile(Path(path), read, setting)
@@ -65,9 +70,10 @@ class Authenticator:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """SASL's: what there is for ``by_password``, ``scram_credentials`` and ``by_token``."""
-        with_users = ("PLAIN", *HASHES) if self._users is not None else ()
-        return (*with_users, *(("OAUTHBEARER",) if self._keys else ()))
+        """SASL's: what there is for ``by_password``, SCRAM and ``by_token``."""
+        plain = ("PLAIN",) if self._users is not None else ()
+        scram = tuple(HASHES) if self._users is not None or self.stored_users else ()
+        return (*plain, *scram, *(("OAUTHBEARER",) if self._keys else ()))
 
     def by_token(self, token: str) -> Principal:
         """Of a JSON Web Token. Raises ``AuthenticationError``."""
@@ -110,10 +116,18 @@ class Authenticator:
                 raise refusal("Basic is no base64 of name:password") from None
         raise refusal("the Authorization header is neither Bearer nor Basic")
 
-    def scram_credentials(self, name: str, mechanism: str) -> ScramCredentials:
-        """What is kept of a user's password for ``SCRAM-SHA-256`` or ``-512``. Raises
-        ``AuthenticationError``."""
-        found = self._known().get(name, {}).get(mechanism)
+    @property
+    def file_users(self) -> Users:
+        """Of ``security.users_file``."""
+        return self._known()
+
+    def scram_credentials(
+        self, name: str, mechanism: str, stored: Users = NOBODY
+    ) -> ScramCredentials:
+        """What is kept of a user's password for ``SCRAM-SHA-256`` or ``-512``, by the file, else by
+        ``stored``. Raises ``AuthenticationError``."""
+        known = self._known()
+        found = (known if name in known else stored).get(name, {}).get(mechanism)
         if found is None:
             raise refusal(f"user {name[:80]!r} has no credentials for {mechanism[:40]}")
         return found

@@ -75,8 +75,13 @@ class ScramCredentials:
 def make_credentials(
     mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS
 ) -> ScramCredentials:
+    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+    return credentials_of(mechanism, salted, salt, iterations)
+
+
+def credentials_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredentials:
+    """``salted``: the password, as RFC 5802 salts it: who has it logs in, so it is not kept."""
     name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", name)
     return ScramCredentials(
         mechanism,
@@ -93,14 +98,19 @@ Users = Mapping[str, Mapping[str, ScramCredentials]]
 
 def check_user(name: str, password: str) -> None:
     """Of a user that is to be added. Raises ``ConfigError``."""
+    check_user_name(name)
+    if not 0 < len(password.encode()) <= PASSWORD_BYTES_MAX or "\0" in password:
+        raise ConfigError(
+            f"the password of {name} cannot be used; accepted: 1 to {PASSWORD_BYTES_MAX} bytes"
+        )
+
+
+def check_user_name(name: str) -> None:
+    """Raises ``ConfigError``."""
     if not 0 < len(name) <= ROLE_CHARACTERS_MAX or not printable(name) or set(name) & set(",=: "):
         raise ConfigError(
             f"user {name[:80]!r} cannot be used; accepted: 1 to {ROLE_CHARACTERS_MAX} characters "
             "without blanks, commas, colons and equals signs"
-        )
-    if not 0 < len(password.encode()) <= PASSWORD_BYTES_MAX or "\0" in password:
-        raise ConfigError(
-            f"the password of {name} cannot be used; accepted: 1 to {PASSWORD_BYTES_MAX} bytes"
         )
 
 

@@ -30,6 +30,7 @@ from magnetar.wire.kafka import (
     quota_messages,
     record_messages,
     sasl_messages,
+    scram_messages,
     share_fetch_messages,
     share_group_messages,
     share_state_messages,
@@ -78,6 +79,8 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -161,6 +164,10 @@ _LISTED: Final = (
     ),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
     _api(_K.DESCRIBE_CLIENT_QUOTAS, 0, 1, quota_messages, "DescribeClientQuotas"),
+    _api(
+        _K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "DescribeUserScramCredentials"
+    ),
+    _api(_K.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "AlterUserScramCredentials"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
     _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),

@@ -31,11 +31,14 @@ ROOT = "root"
 class SecuredWorld(KafkaWorld):
     """Users ``alice`` and ``bob``, whose passwords are ``NAME's``; tokens of anybody."""
 
-    def __init__(self, directory: Path, anonymous: str = "", **settings: Any) -> None:
+    def __init__(
+        self, directory: Path, anonymous: str = "", stored_users: bool = False, **settings: Any
+    ) -> None:
         config = SecurityConfig(
             authentication=True,
             token_secret_key_file=str(write_secret(directory)),
             users_file=str(write_users(directory, alice="alice's", bob="bob's")),
+            stored_users=stored_users,
             super_users=ROOT,
             anonymous_role=anonymous,
         )

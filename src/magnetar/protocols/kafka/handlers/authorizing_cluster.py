@@ -21,6 +21,12 @@ from magnetar.wire.kafka.partition_messages import (
     ListPartitionReassignmentsResponse,
 )
 from magnetar.wire.kafka.quota_messages import DescribeClientQuotasResponse
+from magnetar.wire.kafka.scram_messages import (
+    AlteredUser,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResponse,
+)
 
 
 def for_super_users(refusal: Callable[[Any], Any]) -> Rule:
@@ -42,6 +48,12 @@ def _not_moved(request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsRespon
     )
 
 
+def _not_altered(request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
+    return AlterUserScramCredentialsResponse(
+        results=[AlteredUser(name, NO_CLUSTER, WHY_CLUSTER) for name in request.names()]
+    )
+
+
 elect_leaders: Final = for_super_users(lambda _: ElectLeadersResponse(error_code=NO_CLUSTER))
 list_reassignments: Final = for_super_users(
     lambda _: ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)
@@ -57,3 +69,7 @@ describe_quotas: Final = for_super_users(
         error_code=NO_CLUSTER, error_message=WHY_CLUSTER, entries=None
     )
 )
+describe_users: Final = for_super_users(
+    lambda _: DescribeUserScramCredentialsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)
+)
+alter_users: Final = for_super_users(_not_altered)

@@ -27,6 +27,7 @@ from magnetar.protocols.kafka.handlers import (
     log_dirs,
     partition_admin,
     produce,
+    scram_users,
 )
 from magnetar.protocols.kafka.handlers.authorizing import Rule
 from magnetar.protocols.kafka.handlers.consumer_groups import ConsumerGroupHandlers
@@ -40,6 +41,30 @@ from magnetar.protocols.kafka.handlers.transaction_requests import TransactionHa
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.apis import ApiKey, RequestHead
+
+OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
+    {
+        ApiKey.CREATE_TOPICS: admin.create_topics,
+        ApiKey.DELETE_TOPICS: admin.delete_topics,
+        ApiKey.DELETE_RECORDS: partition_admin.delete_records,
+        ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+        ApiKey.ALTER_CONFIGS: configs.alter_configs,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
+        ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+        ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partition_admin.alter_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_users.describe_users,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_users.alter_users,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
+        ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+    }
+)
+"""What admins ask for of topics, partitions and the cluster, and nobody keeps a state for."""
+
 
 RULES: Final[Mapping[int, Rule]] = MappingProxyType(
     {
@@ -82,6 +107,8 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: authorizing_cluster.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: authorizing_cluster.list_reassignments,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: authorizing_cluster.describe_quotas,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: authorizing_cluster.describe_users,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: authorizing_cluster.alter_users,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: authorizing_groups.describe_consumers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: authorizing.describe_topic_partitions,
@@ -137,6 +164,7 @@ class RequestTable:
         consumers = ConsumerGroupHandlers(coordinator, assigned)
         self.table: Mapping[int, Handler] = MappingProxyType(
             {
+                **OF_ADMINS,
                 ApiKey.PRODUCE: produce.produce,
                 ApiKey.FETCH: fetch.fetch,
                 ApiKey.LIST_OFFSETS: fetch.list_offsets,
@@ -151,9 +179,6 @@ class RequestTable:
                 ApiKey.DESCRIBE_GROUPS: group_admin.describe,
                 ApiKey.LIST_GROUPS: group_admin.list_groups,
                 ApiKey.API_VERSIONS: cluster.api_versions,
-                ApiKey.CREATE_TOPICS: admin.create_topics,
-                ApiKey.DELETE_TOPICS: admin.delete_topics,
-                ApiKey.DELETE_RECORDS: partition_admin.delete_records,
                 ApiKey.INIT_PRODUCER_ID: handlers.begin,
                 ApiKey.ADD_PARTITIONS_TO_TXN: handlers.add_partitions,
                 ApiKey.ADD_OFFSETS_TO_TXN: handlers.add_offsets,
@@ -163,20 +188,9 @@ class RequestTable:
                 ApiKey.DESCRIBE_TRANSACTIONS: handlers.describe,
                 ApiKey.LIST_TRANSACTIONS: handlers.list_transactions,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: fetch.offset_for_leader_epoch,
-                ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
-                ApiKey.ALTER_CONFIGS: configs.alter_configs,
-                ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
-                ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
-                ApiKey.CREATE_PARTITIONS: admin.create_partitions,
                 ApiKey.DELETE_GROUPS: group_admin.delete,
-                ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
-                ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
-                ApiKey.ALTER_PARTITION_REASSIGNMENTS: partition_admin.alter_reassignments,
-                ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
-                ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
                 ApiKey.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
                 ApiKey.CONSUMER_GROUP_DESCRIBE: consumers.describe,
-                ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
                 ApiKey.SHARE_GROUP_HEARTBEAT: shares.heartbeat,
                 ApiKey.SHARE_GROUP_DESCRIBE: shares.describe,
                 ApiKey.SHARE_FETCH: records.fetch,
@@ -187,7 +201,6 @@ class RequestTable:
                 ApiKey.ALTER_SHARE_GROUP_OFFSETS: shares.alter_starts,
                 ApiKey.DELETE_SHARE_GROUP_OFFSETS: shares.delete_starts,
                 ApiKey.OFFSET_DELETE: group_admin.delete_offsets,
-                ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
                 ApiKey.SASL_HANDSHAKE: authentication.handshake,
                 ApiKey.SASL_AUTHENTICATE: authentication.authenticate,
             }

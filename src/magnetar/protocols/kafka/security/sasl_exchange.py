@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal, principal, refusal
-from magnetar.cluster.security.users import ITERATIONS, SALT_BYTES, ScramCredentials
+from magnetar.cluster.security.users import ITERATIONS, SALT_BYTES
 from magnetar.model.errors import AuthenticationError
 from magnetar.wire.sasl.oauthbearer import OAUTHBEARER, read_bearer
 from magnetar.wire.sasl.oauthbearer import refusal as refused_token
@@ -61,9 +61,9 @@ class ScramExchange:
 
     is_refused = False
 
-    def __init__(self, mechanism: str, authenticator: Authenticator, secret: bytes) -> None:
+    def __init__(self, mechanism: str, access: Access, secret: bytes) -> None:
         self._mechanism = mechanism
-        self._authenticator = authenticator
+        self._access = access
         self._secret = secret
         nonce = base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
         self._server = ScramServer(mechanism, nonce)
@@ -75,7 +75,8 @@ class ScramExchange:
             name = server.first(message)
             _check_acts_for(server.acts_for, name)
             try:
-                return SaslStep(server.challenge(self._keys(name)))
+                keys = await self._access.scram_credentials(name, self._mechanism)
+                return SaslStep(server.challenge(keys))
             except AuthenticationError as error:
                 self._why = error
                 nobody = unprovable(self._mechanism, name, self._secret, SALT_BYTES, ITERATIONS)
@@ -86,9 +87,6 @@ class ScramExchange:
         if proof is None:
             raise refusal(f"wrong password for user {server.name[:80]!r}")
         return SaslStep(proof, principal(server.name))
-
-    def _keys(self, name: str) -> ScramCredentials:
-        return self._authenticator.scram_credentials(name, self._mechanism)
 
 
 class BearerExchange:
@@ -121,4 +119,4 @@ def exchange_of(mechanism: str, access: Access, secret: bytes) -> SaslExchange:
         return PlainExchange(access)
     if mechanism == OAUTHBEARER:
         return BearerExchange(access.authenticator)
-    return ScramExchange(mechanism, access.authenticator, secret)
+    return ScramExchange(mechanism, access, secret)
