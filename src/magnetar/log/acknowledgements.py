@@ -341,6 +341,24 @@ class AckState:
         self.version += 1
         self._reset = True
 
+    def cut(self, last: Position) -> bool:
+        """The log ends with ``last``: what was acknowledged behind it is lost, and what comes in
+        its place is not what was acknowledged. As a reset: no image of before brings it back.
+        False: there is nothing behind it."""
+        holes = {ledger_id: bitmap.copy() for ledger_id, bitmap in self._holes.items()}
+        for ledger_id, bitmap in holes.items():
+            if ledger_id >= last.ledger_id:
+                first = last.entry_id + 1 if ledger_id == last.ledger_id else 0
+                bitmap.remove_range(first, ENTRY_ID_LIMIT)
+        sets = {position: bits for position, bits in self._ack_sets.items() if position <= last}
+        if self.mark_delete <= last and holes == self._holes and sets == self._ack_sets:
+            return False
+        self.reset(min(self.mark_delete, last))
+        self._holes.update((each, bitmap) for each, bitmap in holes.items() if bitmap)
+        self._ack_sets.update(sets)
+        self.partial_bytes = sum(map(_partial_bytes, sets.values()))
+        return True
+
     def _begin(self, mark_delete: Position, reset_epoch: int) -> None:
         self.mark_delete = mark_delete
         self.reset_epoch = reset_epoch

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import structlog
+
 from magnetar.log.ack_store import AckStore
 from magnetar.log.acked_cursor import AckedCursor
 from magnetar.log.acknowledgements import AckState
@@ -21,6 +23,8 @@ from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.log.partition.serving.positions import OffsetOrder
 from magnetar.log.seam import CursorLending
 from magnetar.model.ids import Position
+
+log = structlog.get_logger(__name__)
 
 
 class PartitionCursor(AckedCursor):
@@ -97,4 +101,14 @@ class PartitionCursors:
         store: AckStore,
         lending: CursorLending | None = None,
     ) -> PartitionCursor:
-        return PartitionCursor(name, self._places, state, properties, store, lending)
+        places = self._places
+        log_end = max(places.end, places.held_end)
+        if state.cut(places.position(log_end - 1)):
+            log.warning(
+                "a cursor has acknowledged what its log has lost (a replica leads that lacks it): "
+                "what comes in its place is delivered",
+                cursor=name,
+                log_end=log_end,
+            )
+            store.mark_dirty()
+        return PartitionCursor(name, places, state, properties, store, lending)

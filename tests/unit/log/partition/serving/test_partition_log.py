@@ -389,6 +389,42 @@ def test_acknowledgements_past_what_a_new_leader_can_show_are_kept(
     setting.run(scenario)
 
 
+def test_acknowledgements_of_what_a_log_has_lost_are_none_of_what_comes_in_its_place() -> None:
+    """The only replica goes on with what it has, or another was elected uncleanly."""
+    setting = Setting(PartitionPolicy())
+
+    async def before() -> None:
+        source = await setting.store().open(NAME)
+        held = await fill(source, 4)
+        some, every = [await source.cursors.open(name, EARLIEST) for name in ("some", "every")]
+        some.acknowledge([held[1], held[3]])
+        every.acknowledge_cumulative(held[3])
+        for cursor in (some, every):
+            await cursor.wait_stored()
+
+    async def after() -> None:
+        source = await setting.store().open(NAME)
+        some, every = [source.cursors.durable()[name] for name in ("some", "every")]
+        assert len(await read_all(source)) == 2, "two are lost"
+        assert (some.backlog_entries(), every.backlog_entries()) == (1, 0)
+        await fill(source, 3)
+        assert (some.backlog_entries(), every.backlog_entries()) == (4, 3)
+        await source.close()
+
+    async def again() -> None:
+        source = await setting.store().open(NAME)
+        some, every = [source.cursors.durable()[name] for name in ("some", "every")]
+        assert (some.backlog_entries(), every.backlog_entries()) == (4, 3), "it is stored"
+        await source.close()
+
+    setting.run(before, closing=False)
+    (segment,) = setting.parts.path.glob("*/*.log")
+    data = segment.read_bytes()
+    segment.write_bytes(data[: len(data) // 2])  # batches of one size
+    setting.run(after)
+    setting.run(again)
+
+
 def test_closing_does_not_wait_for_followers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_log, "DRAIN_S", 0.1)
     setting = Setting()
