@@ -29,7 +29,7 @@ from magnetar.pipeline.losses import LedgerFacts
 from magnetar.repair.insight.verifying import Verified, Verifier
 from magnetar.repair.throttle import Throttle
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
-from magnetar.wire.kafka.batches import is_batch, read_batch_header
+from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
 from magnetar.wire.pulsar.broker_metadata import header_bytes, read_header
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
@@ -241,14 +241,25 @@ class _Heard:
         self._heads = []
 
 
+def _of_kafka(batch: BatchHeader, last_offset: int) -> EntryHead:
+    """Markers have no sequence, nor has what a producer sent that is not idempotent."""
+    count, first = batch.last_offset_delta + 1, batch.base_sequence
+    if batch.producer_id < 0 or first < 0:
+        return EntryHead("", 0, 0, count, False, 0, last_offset)
+    producer = f"kafka-{batch.producer_id}.{batch.producer_epoch}"
+    at_ms = batch.max_timestamp_ms
+    return EntryHead(
+        producer, first, first + count - 1, count, False, at_ms, last_offset, wraps=True
+    )
+
+
 def head_of(payload: memoryview) -> EntryHead:
     """Raises ``ProtocolError`` for what is neither a message of Pulsar's nor a record batch."""
     header = read_header(payload)
     last_offset = -1 if header is None else header.last_offset
     behind = payload[header_bytes(payload) :]
     if is_batch(behind):
-        batch = read_batch_header(behind)
-        return EntryHead("", 0, 0, batch.last_offset_delta + 1, False, 0, last_offset)
+        return _of_kafka(read_batch_header(behind), last_offset)
     meta = entry_metadata(payload)
     later = meta.num_chunks > 1 and meta.chunk_id > 0
     first, may_last = meta.sequence_id, -1

@@ -22,6 +22,9 @@ with more than ``RUNS_MAX`` runs it is only told how often its ids went back (``
 
 A batch may say its first id only. Then either its messages are numbered (C++'s clients, Python's),
 or batches are (Go's, and tasks of Spark's): what follows it tells which.
+
+Kafka's producers that are idempotent number the records of each epoch, from 0 to 2^31 - 1 and from
+0 again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+SEQUENCES: Final = 1 << 31
 
 RUNS_MAX: Final = 10_000
 """Of one producer in one piece of work. One with more gives its ids by another rule."""
@@ -55,6 +60,8 @@ class EntryHead(NamedTuple):
     publish_ms: int
     last_offset: int
     may_last: int = -1
+    wraps: bool = False
+    """Behind ``SEQUENCES`` ids they begin with 0 again, as those of Kafka's producers do."""
 
 
 class IdRun(NamedTuple):
@@ -71,10 +78,17 @@ class IdRun(NamedTuple):
     """It begins with a later chunk of message ``first``."""
     may_last: int = -1
     """As of its last entry."""
+    wraps: bool = False
 
     def goes_on(self, first: int) -> bool:
         """Whether that id is the next one."""
         return first in (self.last + 1, self.may_last + 1)
+
+    def behind(self, top: int) -> IdRun:
+        """With ids that count on where they begin with 0 again, after ``top``."""
+        rounds = max(0, top - self.first + SEQUENCES // 2) // SEQUENCES if self.wraps else 0
+        more = rounds * SEQUENCES
+        return self._replace(first=self.first + more, last=self.last + more) if more else self
 
 
 class IdSteps(NamedTuple):
@@ -150,6 +164,7 @@ class IdRuns:
             head.publish_ms,
             head.later_chunk,
             head.may_last,
+            head.wraps,
         )
 
     def _by_rule(self, head: EntryHead, now: IdRun | None) -> tuple[EntryHead, IdRun | None]:
@@ -228,6 +243,7 @@ def judge(runs: Iterable[IdRun]) -> Judgement:
             found.begun_anew += 1
             lives[run.producer] = [run]
         else:
+            run = run.behind(max(one.last for one in life))
             found.oddities += _following(run, life)
             _remember(run, life)
     return found

@@ -17,6 +17,9 @@ from magnetar.pipeline.jobs.sequences import EntryAt, IdRuns, IdSteps, judge
 from magnetar.pipeline.losses import LogExtent
 from magnetar.pipeline.places import START, Place
 from magnetar.repair.insight.verifying import Verified
+from magnetar.wire.kafka.batches import build_batch
+from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
+from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
@@ -107,3 +110,44 @@ def test_the_chunks_of_a_message_in_two_pieces_are_no_duplicate() -> None:
             runs.add(head_of(memoryview(payload)), EntryAt(number, entry))
         pieces.append(PieceFound("t", runs=runs.all()))
     assert judged(*pieces).ok
+
+
+# -- record batches ---------------------------------------------------------------------------
+
+
+def record_batch(first: int, count: int, producer_id: int = 12, time_ms: int = 1) -> bytes:
+    records = [KafkaRecord(n, 0, None, b"v", []) for n in range(count)]
+    batch_ = batch_of(records, time_ms)
+    header, _ = read_batch(memoryview(batch_))
+    made = build_batch(
+        batch_[61:],
+        count=count,
+        last_offset_delta=count - 1,
+        attributes=header.attributes,
+        base_timestamp_ms=time_ms,
+        max_timestamp_ms=time_ms,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=first,
+    )
+    return Stamper(0, 0).header(11, count, time_ms) + made
+
+
+def test_batches_of_kafkas_idempotent_producers() -> None:
+    assert oddities([record_batch(0, 3), record_batch(3, 2), record_batch(5, 1)]) == []
+    assert oddities([record_batch(0, 3), record_batch(3, 2), record_batch(3, 2)]) == [
+        ("duplicate", 3, 4)
+    ]
+    assert oddities([record_batch(0, 3), record_batch(5, 2)]) == [("gap", 3, 4)]
+    assert oddities([record_batch(-1, 3, -1)] * 2) == [], "it has no numbers"
+
+
+def test_sequences_of_kafka_begin_with_0_again() -> None:
+    last = 2**31 - 3
+    for batches in (
+        [(last - 3, 3), (last, 3), (0, 5), (5, 1)],
+        [(last - 3, 3), (last, 10), (7, 5), (12, 1)],
+    ):
+        assert oddities([record_batch(*each) for each in batches]) == []
+    again = [(last, 10), (7, 5), (7, 5)]
+    assert [each[0] for each in oddities([record_batch(*each) for each in again])] == ["duplicate"]
