@@ -205,8 +205,7 @@ def test_keys_of_bytes_and_names_that_come_twice_are_copied(
             ("a", b"2"),
         ]
         assert [each.key for each in row.headers[2:]] == ["REDRIVEN_FROM"]
-        assert row.properties["a"] == "2", "the last of a name, as clients show it"
-    assert {m.properties()["a"] for m in read(client, back)} == {"2"}
+        assert row.properties["a"] == "2", "the last of a name"
     as_kafka = spark.read.format("magnetar").options(**cluster, columnNames="kafka")
     keys = as_kafka.option("topic", letters).option("filter", "key = X'FF00'").load()
     assert {bytes(row.key) for row in keys.collect()} == {b"\xff\0"}

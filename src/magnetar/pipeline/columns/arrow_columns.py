@@ -172,7 +172,7 @@ def _times(times_ms: Ints, missing: Flags | None, kind: pa.DataType) -> Array:
 
 
 def _map(bytes_: Bytes, pairs: Properties, count: int, kind: pa.MapType) -> Array:
-    """Of several properties of one name the last, as clients show them: a map has each key once."""
+    """Of several properties of one name the last, as a map has each key once."""
     keys, values = _texts(bytes_, pairs)
     rows, kept = pairs.rows, last_of_each_name(pairs.rows, keys)
     if kept is not None:

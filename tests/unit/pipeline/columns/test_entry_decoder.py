@@ -166,7 +166,7 @@ repeating = st.builds(
 def test_headers_are_all_and_properties_the_last_of_each_name(
     them: list[Message], alone: bool, one_by_one: bool
 ) -> None:
-    """So do clients, of which the map of properties has each name once."""
+    """A map has each key once; Spark's own functions refuse others."""
     extra = {"compacted_batch_indexes": range(len(them))} if one_by_one and not alone else {}
     layout = Layout(fields=extra)
     payloads_ = [single(one) for one in them] if alone else [batch(them, layout)]
