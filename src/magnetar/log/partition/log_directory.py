@@ -13,6 +13,9 @@ Rules:
 * A partition's directory says which topic's it is before anything is in it, and is never opened for
   another topic (``doom`` says what becomes of it then).
 * A removal is announced first (``removing``), durably: what is half removed is never opened.
+* Checkpoints name partitions, not topics. So before a partition's directory is made they say
+  nothing of it any more, durably: after a crash the begin and the committed end of the log that was
+  there before would be taken for the new one's, and what is acknowledged there be hidden.
 * ``lineage`` is a number that stays as long as this directory holds all that it ever counted as
   stored. It is drawn anew when the directory is made, and at a start after which something may be
   missing (no orderly end, and a sync policy that lets acknowledged bytes be lost). In-sync replicas
@@ -93,6 +96,8 @@ class LogDirectory:
         self._disk = disk
         self._recovery_points: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
+        self._written: dict[str, frozenset[Partition]] = {}
+        """Which partitions each checkpoint has an offset of, as it is on the disk."""
 
     @classmethod
     def open(
@@ -166,9 +171,11 @@ class LogDirectory:
         if data is None:
             return {}
         try:
-            return decode_offsets(data, path)
+            found = decode_offsets(data, path)
         except MetadataFormatError:  # each is a bound that may be too low: 0 is one as well
             return {}
+        self._written[name] = frozenset(found)
+        return found
 
     def partitions(self) -> list[Partition]:
         """Whose directories there are."""
@@ -207,6 +214,7 @@ class LogDirectory:
             other = held.topic_id or "none that is named"
             raise OtherClusterError(f"{folder} holds files of the topic {other}, not of {topic_id}")
         if held is None:
+            self._forget(partition)
             self._disk.make_dir(folder)
             if topic_id:  # before there is anything in it
                 whose = encode_topic_id(uuid.UUID(hex=topic_id))
@@ -238,7 +246,7 @@ class LogDirectory:
         """The partition's directory goes, and what is known of it. Raises ``OSError``."""
         self.logs.pop(partition, None)
         self._broken.discard(partition)
-        for known in (self._recovery_points, self._log_starts, self.high_watermarks):
+        for known in self._known().values():
             known.pop(partition, None)
         folder = self.path / folder_name(partition)
         if not exists(self._disk, folder):
@@ -250,18 +258,35 @@ class LogDirectory:
         self._disk.remove(folder / REMOVING)
         self._disk.remove(folder)
 
+    def _forget(self, partition: Partition) -> None:
+        """What is known of a log that was there before; it has gone. Raises ``OSError``."""
+        for name, known in self._known().items():
+            known.pop(partition, None)
+            if partition in self._written.get(name, ()):
+                self._write(name, known)
+
+    def _known(self) -> dict[str, dict[Partition, int]]:
+        """By the name of the checkpoint that has it."""
+        return {
+            RECOVERY_POINTS: self._recovery_points,
+            LOG_STARTS: self._log_starts,
+            HIGH_WATERMARKS: self.high_watermarks,
+        }
+
     def checkpoint(self) -> None:
         """What is known of all open logs, durably. Raises ``OSError``."""
         points = {each: source.synced_end for each, source in self.logs.items()}
         starts = {each: source.log_start for each, source in self.logs.items()}
         self._recovery_points.update(points)
         self._log_starts.update(starts)
-        self._write(RECOVERY_POINTS, self._recovery_points)
-        self._write(LOG_STARTS, {each: at for each, at in self._log_starts.items() if at})
-        self._write(HIGH_WATERMARKS, self.high_watermarks)
+        for name, known in self._known().items():
+            self._write(name, known)
 
     def _write(self, name: str, offsets: Mapping[Partition, int]) -> None:
+        if name == LOG_STARTS:
+            offsets = {each: at for each, at in offsets.items() if at}
         replace_file(self._disk, self.path / name, encode_offsets(offsets))
+        self._written[name] = frozenset(offsets)
 
     def close(self) -> None:
         """In order. Raises ``OSError``: then the next start recovers."""

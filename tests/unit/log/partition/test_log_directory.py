@@ -63,6 +63,42 @@ def test_what_was_closed_in_order_has_nothing_to_recover(tmp_path: Path) -> None
         assert again.recovered[partition].segments_read == 0
 
 
+@pytest.mark.parametrize("started_anew", [False, True])
+def test_checkpoints_say_nothing_of_the_next_log_of_a_name(
+    tmp_path: Path, started_anew: bool
+) -> None:
+    """What is deleted, and made again, begins where it begins: also after a crash, which leaves the
+    checkpoints as they were."""
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    filled(directory.open_log(ONE, NOW_MS, TOPIC_ID.hex), 40)
+    filled(directory.open_log(TWO, NOW_MS, TOPIC_ID.hex), 40)
+    for partition in (ONE, TWO):
+        directory.logs[partition].delete_records(30)
+        directory.high_watermarks[partition] = 40
+    directory.checkpoint()
+    directory.logs[ONE].abandon()
+    directory.delete_log(ONE)
+    if started_anew:
+        directory.logs[TWO].abandon()
+        directory = opened(tmp_path, lineages)
+        directory.open_log(TWO, NOW_MS)
+    made = directory.open_log(ONE, NOW_MS, uuid.UUID(int=7).hex)
+    assert (made.log_start, made.log_end) == (0, 0)
+    assert ONE not in directory.high_watermarks
+    filled(made, 35)
+    made.sync()
+    for each in directory.logs.values():
+        each.abandon()
+    again = opened(tmp_path, lineages)
+    found = again.open_log(ONE, NOW_MS)
+    assert (found.log_start, found.log_end) == (0, made.log_end)
+    assert again.recovered[ONE].segments_read == len(found.segments), "nothing of it is believed"
+    assert ONE not in again.high_watermarks
+    assert again.open_log(TWO, NOW_MS).log_start == 30
+    assert again.high_watermarks[TWO] == 40
+
+
 def test_a_crash_is_recovered_from_the_recovery_point(tmp_path: Path) -> None:
     lineages = numbers()
     directory = opened(tmp_path, lineages)
