@@ -118,7 +118,9 @@ def test_members_share_what_one_that_crashes_leaves(
     assert len(read) == COUNT + 100
 
 
-def test_an_empty_group_is_reset_and_deleted(tools: JavaTools, server: KafkaStandalone) -> None:
+def test_an_empty_group_begins_anew_and_is_deleted(
+    tools: JavaTools, server: KafkaStandalone
+) -> None:
     produced(tools, "again", 1)
     begins = ["--entity-type", "groups", "--entity-name", "a"]
     tools.run(CONFIGS, *begins, "--alter", "--add-config", "share.auto.offset.reset=earliest")
@@ -132,8 +134,12 @@ def test_an_empty_group_is_reset_and_deleted(tools: JavaTools, server: KafkaStan
     assert read() == COUNT
     described = tools.run(SHARES, "--describe", "--group", "a", "--offsets")
     assert str(COUNT) in described, described
-    reset = ["--reset-offsets", "--to-earliest", "--topic", "again", "--execute", "--group", "a"]
-    tools.run(SHARES, *reset)
+    # 4.1's tool does not set offsets yet; without them the group begins anew.
+    forget = ["--delete-offsets", "--topic", "again", "--group", "a"]
+    state = tools.run(SHARES, "--describe", "--group", "a", "--state")
+    assert "Empty" in state, state
+    said = tools.run(SHARES, *forget)
+    assert "again" in said, said
     assert read() == COUNT
     tools.run(SHARES, "--delete", "--group", "a")
     assert "a" not in tools.run(SHARES, "--list").split()

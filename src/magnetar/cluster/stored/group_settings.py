@@ -49,6 +49,10 @@ class GroupSettings:
         """Raises ``MetadataError``."""
         return (await self._buckets.get(_path(group_id))).get(group_id, NOTHING)
 
+    async def groups(self) -> list[str]:
+        """Those for which something is set. Raises ``MetadataError``."""
+        return [name for path in _PATHS for name in await self._buckets.get(path)]
+
     async def change(self, group_id: str, changes: Mapping[str, str | None]) -> None:
         """None: it is not set any more. Raises ``MetadataError``, and ``NotAllowedError`` when
         there is no place for more."""
@@ -93,8 +97,11 @@ class GroupSettings:
         self._buckets.close()
 
 
+_PATHS: Final = tuple(f"{ROOT}/{number:02x}" for number in range(BUCKETS))
+
+
 def _path(group_id: str) -> str:
-    return f"{ROOT}/{zlib.crc32(group_id.encode()) % BUCKETS:02x}"
+    return _PATHS[zlib.crc32(group_id.encode()) % BUCKETS]
 
 
 def _decode(path: str, value: bytes | None) -> Said:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 
 from magnetar.wire.kafka.schema import (
+    BYTES,
     INTS,
     TEXTS,
     array,
@@ -235,3 +236,23 @@ class IncrementalAlterConfigsRequest:
 class IncrementalAlterConfigsResponse:
     throttle_time_ms: int = int32()
     responses: list[AlteredResource] = array(AlteredResource)
+
+
+@message(flexible=0)
+class ListConfigResourcesRequest:
+    """``kinds``: empty stands for all."""
+
+    kinds: list[int] = array(BYTES, since=1)
+
+
+@message()
+class ListedResource:
+    name: str = text()
+    kind: int = int8(since=1)
+
+
+@message(flexible=0)
+class ListConfigResourcesResponse:
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    resources: list[ListedResource] = array(ListedResource)

@@ -86,6 +86,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     SHARE_GROUP_HEARTBEAT = 76
     SHARE_GROUP_DESCRIBE = 77
@@ -174,6 +175,8 @@ _LISTED: Final = (
     # Clients take the new protocol of groups when the first of these is listed.
     _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
     _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),
+    # Version 0 lists the metrics that clients are to send, of which there are none.
+    _api(_K.LIST_CONFIG_RESOURCES, 1, 1, admin_messages, "ListConfigResources"),
     _api(_K.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partition_messages, "DescribeTopicPartitions"),
     _api(_K.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_messages, "ShareGroupHeartbeat"),
     _api(_K.SHARE_GROUP_DESCRIBE, 1, 1, share_group_messages, "ShareGroupDescribe"),

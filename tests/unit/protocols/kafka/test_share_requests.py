@@ -17,6 +17,7 @@ from magnetar.wire.kafka.admin_messages import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.consumer_group_messages import ConsumerGroupHeartbeatRequest
@@ -491,6 +492,11 @@ def test_settings_of_a_group() -> None:
         said = {each.name: (each.value, each.source) for each in answer.results[0].configs}
         assert said["share.record.lock.duration.ms"] == ("1000", 8)
         assert said["share.auto.offset.reset"] == ("latest", 5)
+        for kinds, names in (([], [G]), ([GROUP_RESOURCE], [G]), ([2], [])):
+            answer = await world.peer().ask(
+                ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest(kinds)
+            )
+            assert [each.name for each in answer.resources] == names
         a, b = await joined(world, "a"), await joined(world, "b")
         await a.fetch(wait_ms_max=0)
         await b.fetch(wait_ms_max=0)

@@ -35,6 +35,7 @@ from magnetar.wire.kafka.admin_messages import (
     DescribedResource,
     GrownTopic,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.cluster_messages import MetadataRequest, TopicMetadata
@@ -318,3 +319,17 @@ def _why(error: ErrorCode) -> str:
     if error is NO_GROUP:
         return WHY_GROUP
     return WHY_TOPIC if error is NO_TOPIC else WHY_CLUSTER
+
+
+async def list_resources(
+    session: KafkaSession,
+    head: RequestHead,
+    request: ListConfigResourcesRequest,
+    handler: Handler,
+) -> Any:
+    """Groups alone have resources of their own."""
+    answer = await handler(session, head, request)
+    answer.resources, _ = await apart(
+        answer.resources, lambda each: session.grants.group(each.name)
+    )
+    return answer

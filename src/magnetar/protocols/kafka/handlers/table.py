@@ -24,6 +24,7 @@ from magnetar.protocols.kafka.handlers import (
     cluster,
     configs,
     fetch,
+    group_configs,
     log_dirs,
     partition_admin,
     produce,
@@ -59,6 +60,7 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_users.describe_users,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_users.alter_users,
+        ApiKey.LIST_CONFIG_RESOURCES: group_configs.list_resources,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
         ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     }
@@ -111,6 +113,7 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: authorizing_cluster.alter_users,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: authorizing_groups.describe_consumers,
+        ApiKey.LIST_CONFIG_RESOURCES: authorizing.list_resources,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: authorizing.describe_topic_partitions,
         ApiKey.SHARE_GROUP_HEARTBEAT: authorizing_shares.heartbeat,
         ApiKey.SHARE_GROUP_DESCRIBE: authorizing_shares.describe,
