@@ -18,7 +18,12 @@ from magnetar.log.managed.store import ManagedLogStore
 from magnetar.log.policy import LogPolicy, Retention, RollRule
 from magnetar.log.seam import StoredAt, TableMark, TakenLedger
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogError, MagnetarError, NotAllowedError
+from magnetar.model.errors import (
+    LogError,
+    MagnetarError,
+    MetadataUnavailableError,
+    NotAllowedError,
+)
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
 from magnetar.topics.compacting import compact
@@ -64,6 +69,36 @@ class ShelfReader:
             Entry(self.ledger_id, number, self.entries[number], OFFSET)
             for number in range(first_entry_id, stop)
         ]
+
+
+class SlowShelf(Shelf):
+    """Gives what it holds when it is asked, and gives it late."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.reached = asyncio.Event()
+
+    async def open(self, log: str, where: str, ledger: LedgerInfo) -> ChainReader:
+        reader = SlowReader(ledger.ledger_id, self.taken[ledger.ledger_id])
+        reader.shelf = self
+        await self.wait()
+        return reader
+
+    async def wait(self) -> None:
+        if not self.gate.is_set():
+            self.reached.set()
+        await self.gate.wait()
+
+
+class SlowReader(ShelfReader):
+    shelf: SlowShelf
+
+    async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+        found = await super().read(first_entry_id, max_entries, max_bytes)
+        await self.shelf.wait()
+        return found
 
 
 def store_of(process: Process, shelf: Shelf, least_ms: int = 0) -> ManagedLogStore:
@@ -266,6 +301,61 @@ def test_records_keep_where_ledgers_are() -> None:
         assert record.table == TableMark("t", 5, -1)
         assert record.ledgers[0].stored is StoredAt.BOTH
         assert decode_log(NAME, encode_log(record)) == record
+
+    asyncio.run(scenario())
+
+
+def test_what_could_not_be_stored_is_not_said_and_is_stored_when_it_is_told_again() -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log = await store_of(process, Shelf(world)).open(NAME)
+        await publish(log, 0, 10)
+        first = log.stats().ledgers[0].ledger_id
+        await log.tabled.attach(TableMark("t"))
+        put, failed = process.metadata.put, list[str]()
+
+        async def fail_once(path: str, value: bytes, version: int) -> int:
+            if not failed:
+                failed.append(path)
+                raise MetadataUnavailableError("the store is away")
+            return await put(path, value, version)
+
+        process.metadata.put = fail_once  # type: ignore[method-assign]
+        told = taken_of(log, first)
+        with pytest.raises(MetadataUnavailableError):
+            await log.tabled.take("t", [told])
+        assert log.stats().ledgers[0].stored is StoredAt.LEDGER
+        await log.tabled.take("t", [told])
+        assert log.stats().ledgers[0].stored is StoredAt.BOTH
+        again = await store_of(Process(world), Shelf(world)).open(NAME)
+        assert again.stats().ledgers[0].stored is StoredAt.BOTH, "the next owner knows it"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("opening", [False, True])
+def test_what_is_on_its_way_while_a_table_is_rewritten_is_not_kept(opening: bool) -> None:
+    async def scenario() -> None:
+        world = World()
+        shelf = SlowShelf(world)
+        log, ids = await log_of_three_ledgers(world, shelf)
+        await log.tabled.attach(AT_ONCE)
+        for ledger_id in ids[:2]:
+            shelf.take(ledger_id)
+        await log.tabled.take("t", [taken_of(log, each) for each in ids[:2]])
+        assert (await settled(log))[0] is StoredAt.TABLE
+        assert values(await log.read(EARLIEST, 1, 1 << 20)) == [0]
+        if opening:
+            log.tabled.rewritten("t")  # so that the ledger is opened again
+        shelf.gate.clear()
+        reading = asyncio.create_task(log.read(Position(ids[0], 1), 1, 1 << 20))
+        await shelf.reached.wait()
+        shelf.taken[ids[0]] = shelf.taken[ids[1]]  # as if it had been rewritten
+        log.tabled.rewritten("t")
+        shelf.gate.set()
+        assert values(await reading) == [1], "who has begun to read gets what was there"
+        assert values(await log.read(Position(ids[0], 2), 2, 1 << 20)) == [6, 7]
 
     asyncio.run(scenario())
 

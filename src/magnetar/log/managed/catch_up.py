@@ -67,6 +67,8 @@ class CatchUp:
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
         self._entry_bytes = 0
         """Of the entries fetched last, on average."""
+        self._rewrites = 0
+        """Of ledgers: what is on its way by then is read, and not kept."""
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """See ``log.seam.ReadableLog``."""
@@ -126,10 +128,11 @@ class CatchUp:
             found = await self._fetch(position, max_entries, max_bytes)
             self._read_until(found[-1])
             return found
+        rewrites = self._rewrites
         found = await self._fetch(position, WINDOW_ENTRIES, share)
         window = Window(position.ledger_id, found)
         served = window.read(position.entry_id, max_entries, max_bytes)
-        if len(served) < len(found):
+        if len(served) < len(found) and rewrites == self._rewrites:
             self._ahead.account(window)
         self._read_until(served[-1])
         return served
@@ -188,12 +191,14 @@ class CatchUp:
         if reader is not None and reader.last_add_confirmed >= last:
             self._readers.move_to_end(ledger_id)
             return reader
-        info = self._chain.info(ledger_id)
+        info, rewrites = self._chain.info(ledger_id), self._rewrites
         reader = self._open_reader(ledger_id)
         if info is not None and info.stored is StoredAt.TABLE:
             reader = await self._open_history(info)
         elif reader is None:
             reader = await self._ledgers.open_no_recovery(ledger_id)
+        if rewrites != self._rewrites:
+            return reader  # for this once: it may know what was true before
         self._readers[ledger_id] = reader
         self._readers.move_to_end(ledger_id)
         while len(self._readers) > READERS_MAX:
@@ -205,3 +210,10 @@ class CatchUp:
         for ledger_id in ledger_ids:
             self._readers.pop(ledger_id, None)
         self._ahead.drop_ledgers(ledger_ids)
+
+    def read_anew(self, ledger_ids: list[int]) -> None:
+        """These ledgers may hold something else now. Whoever has begun to read them gets what was
+        there; whoever comes later does not."""
+        if ledger_ids:
+            self._rewrites += 1
+            self.forget(ledger_ids)

@@ -8,7 +8,7 @@ at the next opening. A write that loses means that another broker owns the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -18,7 +18,7 @@ from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import NO_LEDGER, Compacted, HandedCursor, LogRecord
 from magnetar.log.managed.stamping import Extent
-from magnetar.log.seam import Checkpoint, ReaderHold, TableMark
+from magnetar.log.seam import Checkpoint, ReaderHold, StoredAt, TableMark
 from magnetar.model.errors import MagnetarError, NoSuchLedgerError
 
 log = structlog.get_logger(__name__)
@@ -99,6 +99,11 @@ class ChainStore:
     def stored_table(self) -> TableMark | None:
         """The table that the record names."""
         return self._node.record.table
+
+    @property
+    def stored_at(self) -> Mapping[int, StoredAt]:
+        """Where the record says that the entries of each ledger lie."""
+        return {info.ledger_id: info.stored for info in self._node.record.ledgers}
 
     @property
     def stored_front(self) -> Front:

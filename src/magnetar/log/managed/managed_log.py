@@ -248,7 +248,7 @@ class ManagedLog:
 
     def _forget_read(self, ledger_ids: list[int]) -> None:
         """What is in memory of these ledgers is no longer what they hold."""
-        self._catch_up.forget(ledger_ids)
+        self._catch_up.read_anew(ledger_ids)
         self._tail.clear()
 
     # -- trimming -----------------------------------------------------------------------------
@@ -352,7 +352,8 @@ class ManagedLog:
             self._chain.store(StoredAt.TABLE, dropped)
             for ledger_id in (*gone, *dropped):
                 self._store.leave(ledger_id)
-            self._catch_up.forget([*gone, *dropped])
+            self._catch_up.forget(gone)
+            self._catch_up.read_anew(dropped)  # something of them may have been erased
             await self._store.save()
             await self._store.delete_left()
         except LogFencedError as error:
@@ -371,6 +372,12 @@ class ManagedLog:
     def stats(self) -> LogStats:
         writer = self._appender.writer
         ledgers = [closed_stats(info) for info in self._chain.ledgers if info.closed]
+        if self._store.table is not None:
+            recorded = self._store.stored_at
+            ledgers = [
+                each._replace(stored=recorded.get(each.ledger_id, StoredAt.LEDGER))
+                for each in ledgers
+            ]
         opened = self._chain.open_ledger_id
         if opened is not None:
             here = writer is not None and writer.ledger_id == opened

@@ -8,6 +8,8 @@ Rules:
 * A ledger counts as taken when the table has as many entries and messages of it as the log.
 * The record says that a ledger is in the table before it says that bookies have none: so whoever
   reads the record, at any moment, finds each ledger somewhere.
+* Who asks is told what the record says, and what was told is in the record when that is answered:
+  the job forgets what the owner knows, and the next owner knows nothing else.
 * A log has one table. Nothing is taken for another one.
 * Of a log that is compacted nothing after the horizon leaves the log: whoever reads the compacted
   view has it nowhere else.
@@ -100,8 +102,8 @@ class LogTabled:
         """See the seam."""
         self._events.require_open()
         self._check(where)
-        chain = self._store.chain
-        new = []
+        chain, recorded = self._store.chain, self._store.stored_at
+        new, unsaved = [], False
         for each in taken:
             info = chain.info(each.ledger_id)
             if info is None:
@@ -115,7 +117,8 @@ class LogTabled:
                 )
             if info.stored is StoredAt.LEDGER:
                 new.append(each.ledger_id)
-        if new:
+            unsaved |= recorded.get(each.ledger_id, StoredAt.LEDGER) is StoredAt.LEDGER
+        if unsaved:  # also what a write that failed was to say
             chain.store(StoredAt.BOTH, new)
             await self._save()
         self._events.changed()
