@@ -27,7 +27,13 @@ from magnetar.cli.pipeline import pipeline
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.small_files import SmallFilesRule
-from magnetar.pipeline.tables.taking import Catalog, Taking, TakingOptions, TopicTaken
+from magnetar.pipeline.tables.taking import (
+    Catalog,
+    PartitionPort,
+    Taking,
+    TakingOptions,
+    TopicTaken,
+)
 from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
 from magnetar.tables.layout import UNFIT, ledger_told
@@ -295,19 +301,19 @@ def die_after(patched: pytest.MonkeyPatch, step: str) -> None:
 
         patched.setattr(taking_module, "write_ledger", written)
     elif step == "told":
-        patched.setattr(Taking, "_tell", dies_when_told)
+        patched.setattr(PartitionPort, "tell", dies_when_told)
     else:
-        commit = TopicTable._commit_to
+        commit = TopicTable.commit
 
-        def committed(self: TopicTable, table: object, *more: object) -> None:
-            commit(self, table, *more)  # type: ignore[arg-type]
-            if (table is self.main) == (step == "main"):
+        def committed(self: TopicTable, *more: object, side: bool) -> None:
+            commit(self, *more, side=side)  # type: ignore[arg-type]
+            if side == (step == "side"):
                 raise Died
 
-        patched.setattr(TopicTable, "_commit_to", committed)
+        patched.setattr(TopicTable, "commit", committed)
 
 
-def dies_when_told(self: Taking, *more: object, attach: bool = False) -> None:
+async def dies_when_told(self: PartitionPort, *more: object, attach: bool = False) -> None:
     if not attach:
         raise Died
 

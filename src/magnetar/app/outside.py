@@ -1,4 +1,4 @@
-"""What a process meets outside of itself: disk, metadata, clock, randomness.
+"""What a process meets outside of itself: disk, metadata, tables, clock, randomness.
 
 Every role is built out of parts and of an ``Outside``, and of nothing else: ``real`` is that of a
 running process; the simulator (``magnetar_sim``) brings its own and runs the same roles. Sockets
@@ -22,7 +22,9 @@ from magnetar.config import BookieConfig, Config
 from magnetar.env.descriptors import raise_limit
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
+from magnetar.log.managed.history import ProcessHistory
 from magnetar.metrics import Metrics
+from magnetar.tables.history import TableHistory
 
 SQLITE_SCHEME = "sqlite:"
 SOCKET_SCHEME = "unix:"
@@ -36,7 +38,8 @@ class Outside:
     that a configuration names (the second argument: the file of an embedded one, if it names
     none). ``make_bookie`` makes a bookie whose directories lie on ``disk``. ``clock_s`` gives
     seconds since 1970. ``random`` also makes tokens that nobody must guess.
-    ``descriptors_max``: files and connections that this process may have open.
+    ``descriptors_max``: files and connections that this process may have open. ``make_history``:
+    what reads ledgers that are in tables only.
     """
 
     process: str
@@ -46,6 +49,7 @@ class Outside:
     clock_s: Callable[[], float]
     random: random.Random
     descriptors_max: int
+    make_history: Callable[[], ProcessHistory]
 
     def clock_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -71,6 +75,7 @@ def real() -> Outside:
         clock_s=time.time,
         random=random.SystemRandom(),
         descriptors_max=raise_limit(),
+        make_history=TableHistory,
     )
 
 

@@ -47,7 +47,6 @@ from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ledger import Quorums
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.staging.handing_out import HandingOut
-from magnetar.tables.history import TableHistory
 
 if TYPE_CHECKING:
     from magnetar.admin.peers import Transport
@@ -111,7 +110,7 @@ async def start_broker(
     own = open_own_access(config, authenticator, membership.shares)
     if keeps_everything(config.ledger):
         log.warning("nothing is ever deleted", what=KEPT_FOR_EVER)
-    history = TableHistory()
+    history = outside.make_history()
     end_within(stack, LOGS_END_S, "tables", history.close)
     of_ledgers = ManagedLogStore(
         metadata, ledgers.client, config.ledger, now_ms=outside.clock_ms, history=history

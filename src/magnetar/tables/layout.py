@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, TableError
 
 SIDE: Final = "__unfit"
 VALUE: Final = "value"
@@ -76,3 +76,35 @@ class TablePlace:
                     f"it in the environment of job and brokers (PYICEBERG_CATALOG__"
                     f"{self.catalog.upper()}__...), or use the environment of the object storage"
                 )
+
+
+def check_tables(
+    log: str,
+    place: TablePlace,
+    main: Mapping[str, str] | None,
+    side_is_there: bool,
+    ledger_id: int,
+) -> None:
+    """What is not in a log's table and its side table is taken for erased, so they must be those
+    that took the ledger, and not others of their names. ``main``: the properties of the table,
+    None if there is none of that name. Raises ``TableError``."""
+    if main is None:
+        raise TableError(
+            f"log {log}: its table {place.table} is not in catalog {place.catalog}; "
+            "was it dropped or renamed? Bring it back under that name"
+        )
+    taken = ledger_told(main, TAKEN, log)
+    if taken is None or taken < ledger_id:
+        raise TableError(
+            f"log {log}: table {place.table} never took ledger {ledger_id} "
+            f"(property {TAKEN}...: {taken}); was the table that did dropped, and made anew? "
+            "Bring that one back under this name"
+        )
+    unfit = ledger_told(main, UNFIT, log)
+    if not side_is_there and unfit is not None and ledger_id <= unfit:
+        raise TableError(
+            f"log {log}: table {place.side}, which has entries of ledgers up to {unfit}, is "
+            f"not in catalog {place.catalog}; was it dropped or renamed? Bring it back under "
+            f"that name, or remove property {UNFIT}... of {place.table}: then consumers pass "
+            "over what was in it"
+        )

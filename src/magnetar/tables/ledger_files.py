@@ -1,7 +1,5 @@
-"""A ledger as it lies in a table: which parts of which files hold its entries, and reading them.
-
-A part is a row group of a file: the least that is read. ``pipeline/tables`` puts one ledger into
-each; of files that another engine has rewritten, parts that may hold the ledger are read whole.
+"""A ledger as it lies in a table: finding the parts of files that hold its entries, and reading
+them.
 
 Blocking. Raises what pyarrow and pyiceberg raise.
 """
@@ -9,12 +7,13 @@ Blocking. Raises what pyarrow and pyiceberg raise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from magnetar.tables.parts import FilePart, IdSpan, part_of_ledger
 from magnetar.tables.rebuilding import COLUMNS
 
 if TYPE_CHECKING:
@@ -22,16 +21,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 FILES_OPEN_MAX: Final = 16
-
-
-class FilePart(NamedTuple):
-    """A row group: whose entries from ``first`` to ``last`` may be those of the ledger."""
-
-    path: str
-    group: int
-    first: int
-    last: int
-    rows: int
 
 
 def parts_of(table: Table, partition: int, ledger_id: int, entries: int) -> list[FilePart]:
@@ -66,24 +55,11 @@ def _parts(path: str, metadata: Any, ledger_id: int, entries: int) -> Iterator[F
         of_ledger, of_entry = told.column(ledgers).statistics, told.column(ids).statistics
         if not (of_ledger and of_entry and of_ledger.has_min_max and of_entry.has_min_max):
             yield FilePart(path, group, 0, entries - 1, told.num_rows)
-        elif of_ledger.min <= ledger_id <= of_ledger.max:
-            alone = of_ledger.min == of_ledger.max
-            first, last = (of_entry.min, of_entry.max) if alone else (0, entries - 1)
-            yield FilePart(path, group, first, last, told.num_rows)
-
-
-def window(parts: Sequence[FilePart], first: int, entries: int) -> tuple[list[FilePart], int]:
-    """The parts to read for the entry ``first``, and where what they hold whole ends: entries from
-    ``first`` up to there are in no other part."""
-    ahead = sorted(part for part in parts if part.last >= first)
-    if not ahead:
-        return [], entries
-    stop = min(part.last for part in ahead) + 1
-    chosen = [part for part in ahead if part.first < stop]
-    later = [part.first for part in ahead if part.first >= stop]
-    if all(part.last < stop for part in chosen):  # nothing between here and what comes next
-        stop = max(stop, min(later, default=entries))
-    return chosen, stop
+            continue
+        found = IdSpan(of_ledger.min, of_ledger.max), IdSpan(of_entry.min, of_entry.max)
+        part = part_of_ledger(path, group, told.num_rows, *found, ledger_id, entries)
+        if part is not None:
+            yield part
 
 
 def read_parts(io: FileIO, parts: Sequence[FilePart], ledger_id: int) -> pa.Table:

@@ -10,6 +10,7 @@ from magnetar.app.outside import Outside
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, Config
 from magnetar.env.metadata import MetadataStore
+from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess
@@ -34,6 +35,7 @@ def simulated(
     rng: random.Random,
     make_bookie: Callable[[BookieConfig, Metrics], Bookie],
     skew: Skew | None = None,
+    make_history: Callable[[], ProcessHistory] = NoHistory,
 ) -> Outside:
     """That of ``process``, whose machine has ``disk``."""
     loop: SimLoop = server.loop
@@ -50,4 +52,5 @@ def simulated(
         clock_s=lambda: SINCE_1970_S + loop.time() + off.seconds,
         random=rng,
         descriptors_max=DESCRIPTORS_MAX,
+        make_history=make_history,
     )

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from magnetar.model.errors import TableError
-from magnetar.pipeline.tables.topic_table import TakenUpTo, TopicTable
+from magnetar.pipeline.tables.taking_rules import TakenUpTo
+from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.tables.history import Places, TableHistory
 from magnetar.tables.layout import TAKEN, UNFIT, TablePlace
 from magnetar.tables.warehouse import Catalogs

@@ -22,11 +22,20 @@ class History(Protocol):
         ...
 
 
+class ProcessHistory(History, Protocol):
+    """That of a whole process, which ends it."""
+
+    async def close(self) -> None: ...
+
+
 class NoHistory:
-    """Of a process that knows no tables."""
+    """Of a process that knows no tables. Implements ``ProcessHistory``."""
 
     async def open(self, log: str, where: str, ledger: LedgerInfo) -> ChainReader:
         raise LogError(
             f"log {log}: ledger {ledger.ledger_id} is in the table {where} only, and this process "
             "does not read tables; install magnetar[tables] where it runs"
         )
+
+    async def close(self) -> None:
+        """Nothing was begun."""

@@ -127,7 +127,7 @@ class TopicReader:
         extent, log = self._extent_of(answer), answer.log_extent
         return LogAnswer(
             extent,
-            tuple(_facts(one) for one in log.ledgers),
+            tuple(facts_of(one) for one in log.ledgers),
             tuple(_place(one) for one in log.of_offsets),
             tuple(one.offset for one in log.of_places),
             tuple(_place(one) for one in log.of_times),
@@ -248,7 +248,8 @@ class TopicReader:
         self.close()
 
 
-def _facts(found: LogLedger) -> LedgerFacts:
+def facts_of(found: LogLedger) -> LedgerFacts:
+    """What a broker says of one ledger."""
     told = found.ledger_id, found.entries, found.stored_bytes, found.closed
     times = found.least_ms, found.greatest_ms
     return LedgerFacts(*told, *times, found.stored, found.messages)

@@ -1,24 +1,18 @@
 """Topics -> tables: each closed ledger of each partition, in order, exactly once.
 
-For a partition, round by round:
+What is done for a partition, and in which order: ``partition_taking``. Ledgers are written by tasks
+that commit nothing (``ledger_writing``).
 
-1. its broker says which ledgers the log has; the table says which of them it has;
-2. the broker is told of the table (``LogTable``): from then on it deletes nothing else;
-3. what the table has and the broker does not know of is told;
-4. the next ledgers are written, by tasks that commit nothing (``ledger_writing``), and committed
-   together; the broker is told.
-
-A job may end anywhere: whoever comes next sees at 1 what is committed, and tells it at 3. A topic
-that fails keeps no other one back, and is tried again in the next round.
+A job may end anywhere: whoever comes next sees what is committed, and tells what was not told. A
+topic that fails keeps no other one back, and is tried again in the next round.
 
 The catalog is the only one that decides: two jobs on one topic hinder each other, and do no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -26,21 +20,18 @@ from magnetar.log.seam import StoredAt, TakenLedger
 from magnetar.model.errors import InvalidSchemaError, MagnetarError, TableError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
-from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.tables.ledger_writing import LedgerTask, write_ledger
-from magnetar.pipeline.tables.topic_table import TakenUpTo, TopicTable, WrittenLedger, table_name
+from magnetar.pipeline.tables.partition_taking import at_once, take_partition
+from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo
+from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger, table_name
 from magnetar.pipeline.topic_names import full_topic, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.registry import SchemaClient
 from magnetar.tables.layout import TablePlace
 from magnetar.wire.pulsar.pulsar_pb2 import LogCompaction, LogQuestion, LogTable
 from magnetar.wire.pulsar.pulsar_pb2 import TakenLedger as TakenMessage
-
-ROUND_BYTES: Final = 256 << 20
-ROUND_LEDGERS: Final = 64
-"""Of one commit."""
 
 Write = Callable[[Sequence[LedgerTask]], list[WrittenLedger]]
 
@@ -235,100 +226,92 @@ class Taking:
         done: TopicTaken,
         stop: Callable[[], bool],
     ) -> None:
-        self._tell(table, partition, (), attach=True)
-        answer = self._watch.ask(partition, LogQuestion(ledgers=True))
-        taken = table.taken(partition)
-        closed = {each.ledger_id: each for each in answer.ledgers if each.closed}
-        untold = [
-            each
-            for each in taken.recent
-            if each.ledger_id in closed and closed[each.ledger_id].stored == StoredAt.LEDGER
-        ]
-        if untold:
-            self._tell(table, partition, untold)
-        known = frozenset(each.ledger_id for each in taken.recent)
-        new = [each for each in closed.values() if each.ledger_id > taken.ledger_id]
-        for round_ in _rounds(new):
-            if stop():
-                return
-            tasks = self._tasks(table.place, partition, round_, reader, answer)
-            written = self._write(tasks)
-            for each, facts in zip(written, round_, strict=True):
-                _check(partition, each.taken, facts)
-            table.commit(partition, written, known)
-            self._tell(table, partition, [each.taken for each in written])
-            known |= {each.taken.ledger_id for each in written}
-            _add(done, written)
+        port = PartitionPort(self._options, self._watch, table, partition, reader, self._write)
+        at_once(take_partition(port, partition, stop, lambda written: _add(done, written)))
 
-    def _tasks(
+
+class PartitionPort:
+    """Implements ``TakingPort``: by the partition's broker and by the catalog. Blocking, all of it:
+    its coroutines wait for nothing."""
+
+    def __init__(
         self,
-        place: TablePlace,
+        options: TakingOptions,
+        watch: LogWatch,
+        table: TopicTable,
         partition: str,
-        ledgers: Sequence[LedgerFacts],
         reader: str | None,
-        answer: LogAnswer,
-    ) -> list[LedgerTask]:
+        write: Write,
+    ) -> None:
+        self._options = options
+        self._watch = watch
+        self._table = table
+        self._partition = partition
+        self._reader = reader
+        self._write = write
+        self._created_ms = 0
+
+    async def tell(self, taken: Sequence[TakenLedger], *, attach: bool = False) -> None:
+        """See ``TakingPort``."""
+        told = LogTable(where=self._table.place.to_text())
+        told.taken.extend(TakenMessage(**each._asdict()) for each in taken)
+        if attach and self._options.kept_ms is not None:
+            told.kept_ms = self._options.kept_ms
+        if attach and self._options.kept_bytes is not None:
+            told.kept_bytes = self._options.kept_bytes
+        self._watch.ask(self._partition, LogQuestion(table=told))
+
+    async def ask(self) -> Sequence[LedgerFacts]:
+        """See ``TakingPort``."""
+        answer = self._watch.ask(self._partition, LogQuestion(ledgers=True))
+        self._created_ms = answer.extent.created_ms
+        return answer.ledgers
+
+    async def write(self, ledgers: Sequence[LedgerFacts]) -> Sequence[WrittenLedger]:
+        """See ``TakingPort``."""
+        return self._write(self._tasks(ledgers))
+
+    async def taken(self, *, side: bool) -> TakenUpTo:
+        """See ``TakingPort``."""
+        return self._table.taken(self._partition, side=side)
+
+    async def commit(
+        self, commit: TableCommit, written: Sequence[WrittenLedger], *, side: bool
+    ) -> None:
+        """See ``TakingPort``."""
+        files = {each.taken.ledger_id: each.side if side else each.main for each in written}
+        self._table.commit(commit, files, side=side)
+
+    async def look(self) -> None:
+        """See ``TakingPort``."""
+        self._table.look()
+
+    def _tasks(self, ledgers: Sequence[LedgerFacts]) -> list[LedgerTask]:
         ids = [each.ledger_id for each in ledgers]
-        told = self._watch.ask(partition, LogQuestion(stored_ledgers=ids))
+        told = self._watch.ask(self._partition, LogQuestion(stored_ledgers=ids))
         missing = [ledger_id for ledger_id in ids if ledger_id not in told.stored_ledgers]
         if missing or not told.bookies:
             raise TableError(
-                f"{partition}: its broker does not tell where ledger {(missing or ids)[0]} lies; "
-                "it was deleted meanwhile, or the broker is of an older release"
+                f"{self._partition}: its broker does not tell where ledger {(missing or ids)[0]} "
+                "lies; it was deleted meanwhile, or the broker is of an older release"
             )
         options = self._options
         return [
             LedgerTask(
                 options.service_url,
                 options.timeout_s,
-                partition,
-                answer.extent.created_ms,
+                self._partition,
+                self._created_ms,
                 each.ledger_id,
                 each.entries,
                 each.stored_bytes,
                 told.stored_ledgers[each.ledger_id],
                 told.bookies,
-                place,
-                reader,
+                self._table.place,
+                self._reader,
             )
             for each in ledgers
         ]
-
-    def _tell(
-        self,
-        table: TopicTable,
-        partition: str,
-        taken: Sequence[TakenLedger],
-        *,
-        attach: bool = False,
-    ) -> None:
-        told = LogTable(where=table.place.to_text())
-        told.taken.extend(TakenMessage(**each._asdict()) for each in taken)
-        if attach and self._options.kept_ms is not None:
-            told.kept_ms = self._options.kept_ms
-        if attach and self._options.kept_bytes is not None:
-            told.kept_bytes = self._options.kept_bytes
-        self._watch.ask(partition, LogQuestion(table=told))
-
-
-def _rounds(ledgers: Sequence[LedgerFacts]) -> Iterator[list[LedgerFacts]]:
-    """As many ledgers at a time as one commit takes."""
-    found: list[LedgerFacts] = []
-    for each in ledgers:
-        found.append(each)
-        if sum(one.stored_bytes for one in found) >= ROUND_BYTES or len(found) >= ROUND_LEDGERS:
-            yield found
-            found = []
-    if found:
-        yield found
-
-
-def _check(partition: str, taken: TakenLedger, facts: LedgerFacts) -> None:
-    if facts.messages and taken.messages != facts.messages:
-        raise TableError(
-            f"{partition}: the entries of ledger {facts.ledger_id} hold {taken.messages} messages, "
-            f"and its log counts {facts.messages}; the ledger is not taken. Report it"
-        )
 
 
 def _count_ledger(done: TopicTaken, ledger: LedgerFacts, taken: TakenUpTo) -> None:

@@ -1,28 +1,21 @@
 """A topic's table: made, and ledgers put into it, each exactly once.
 
-Which ledgers are in the table is said by the table itself: a property for each partition of the
-topic (``layout.TAKEN``) names the last ledger, and is written by the commit that adds the files. A
-log's ledgers have growing ids and are taken in that order, so one number says it all.
+Which ledgers are in the table is said by the table itself (``taking_rules``).
 
 Rules:
 
 * A commit stands or falls as a whole, and only on the snapshot that was read before
   (``COMMITS_ONCE``): pyiceberg would else put a commit that lost onto what the winner wrote, and
   two jobs would take the same ledger.
-* The side table has a property of its own, and is committed first: where a job ends in between, the
-  side rows are there already and only the main ones are missing.
-* Beside the number the property has what those ledgers hold that the log may not know of yet, so
-  that it can be told after a crash.
+* The side table has a property of its own; which one is committed first: ``partition_taking``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -37,13 +30,13 @@ from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 from magnetar.log.seam import TakenLedger
 from magnetar.model.errors import ConfigError, TableError
 from magnetar.pipeline.tables.files import WrittenFile
+from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, taken_up_to
 from magnetar.tables.columns import main_schema, side_schema
-from magnetar.tables.layout import TAKEN, UNFIT, VALUE, TablePlace
+from magnetar.tables.layout import VALUE, TablePlace
 from magnetar.tables.warehouse import CATALOGS, table_errors
 
 TOPIC: Final = "magnetar.topic"
 READER: Final = "magnetar.schema"
-NOTHING: Final = -1
 COMMITS_ONCE: Final = {"commit.retry.num-retries": "0"}
 PROPERTIES: Final = COMMITS_ONCE | {
     "write.metadata.metrics.column.frame": "none",
@@ -67,24 +60,6 @@ class WrittenLedger(NamedTuple):
     @property
     def file_bytes(self) -> int:
         return sum(file.byte_count for file in (*self.main, *self.side))
-
-
-@dataclass(frozen=True)
-class TakenUpTo:
-    """Up to which ledger a log is in a table, and what the last ones hold."""
-
-    ledger_id: int = NOTHING
-    recent: tuple[TakenLedger, ...] = ()
-
-    def to_text(self) -> str:
-        return json.dumps(
-            {"ledger": self.ledger_id, "recent": [list(each) for each in self.recent]}
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> TakenUpTo:
-        parts = json.loads(text)
-        return cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
 
 
 def table_name(topic: str) -> str:
@@ -131,8 +106,11 @@ class TopicTable:
     def side(self) -> Table | None:
         return self._side
 
-    def taken(self, partition: str) -> TakenUpTo:
-        return _taken(self._main, partition)
+    def taken(self, partition: str, *, side: bool = False) -> TakenUpTo:
+        """What the table has, as it was read last, or its side table, which is made if there is
+        none."""
+        table = self.make_side() if side else self._main
+        return taken_up_to(None if table is None else table.properties, partition)
 
     @property
     def reader_text(self) -> str | None:
@@ -194,57 +172,28 @@ class TopicTable:
     # -- committing -----------------------------------------------------------------------------
 
     def commit(
-        self, partition: str, written: Sequence[WrittenLedger], known: frozenset[int]
+        self, commit: TableCommit, files: Mapping[int, Sequence[WrittenFile]], *, side: bool
     ) -> None:
-        """Put ledgers into the table, those behind what it has. ``known``: ledgers that the log
-        knows to be in it. Raises ``TableError`` when another job was faster, or the catalog does
-        not answer; then it is not known whether they are in."""
-        if any(each.side for each in written):
-            side = {each.taken.ledger_id: each.side for each in written}
-            self._commit_to(self.make_side(), partition, written, side, known)
-        main = {each.taken.ledger_id: each.main for each in written}
-        self._commit_to(self.main, partition, written, main, known)
-        self.look()
-
-    def side_ahead(self, partition: str) -> bool:
-        """A job ended between its two commits: what it put into the side table is not to be
-        decided otherwise now."""
-        return _taken(self._side, partition).ledger_id > self.taken(partition).ledger_id
-
-    def _commit_to(
-        self,
-        table: Table,
-        partition: str,
-        written: Sequence[WrittenLedger],
-        files: Mapping[int, Sequence[WrittenFile]],
-        known: frozenset[int],
-    ) -> None:
-        former = _taken(table, partition)
-        new = [each.taken for each in written if each.taken.ledger_id > former.ledger_id]
-        if not new:
-            return  # the side table has them, by a job that ended right after that
+        """To the main or the side table. ``files``: by ledger. Raises ``TableError`` when another
+        job was faster, or the catalog does not answer; then it is not known whether they are in."""
+        table = self.make_side() if side else self.main
         if COMMITS_ONCE.items() - table.properties.items():
             raise ConfigError(
                 f"table {'.'.join(table.name())}: property commit.retry.num-retries is not 0, so "
                 "two jobs might take the same ledger; set it to 0"
             )
-        recent = [each for each in former.recent if each.ledger_id not in known]
-        now = TakenUpTo(new[-1].ledger_id, (*recent, *new))
         with (
             table_errors(f"commit to table {'.'.join(table.name())}"),
             table.transaction() as change,
         ):
-            told = {TAKEN + partition: now.to_text()}
-            unfit = [each.taken.ledger_id for each in written if each.side]
-            if unfit and table is self._main:  # so that a side table that is gone is missed
-                told[UNFIT + partition] = TakenUpTo(unfit[-1]).to_text()
-            change.set_properties(told)
+            change.set_properties(dict(commit.properties))
             with change.update_snapshot().fast_append() as append:
-                for each in new:
-                    for file in files[each.ledger_id]:
+                for ledger_id in commit.ledger_ids:
+                    for file in files[ledger_id]:
                         append.append_data_file(file.data_file())
 
-
-def _taken(table: Table | None, partition: str) -> TakenUpTo:
-    text = None if table is None else table.properties.get(TAKEN + partition)
-    return TakenUpTo() if text is None else TakenUpTo.from_text(text)
+    def side_ahead(self, partition: str) -> bool:
+        """A job ended between its two commits: what it put into the side table is not to be
+        decided otherwise now."""
+        side = None if self._side is None else self._side.properties
+        return taken_up_to(side, partition).ledger_id > self.taken(partition).ledger_id

@@ -1,0 +1,111 @@
+"""Which ledgers of a log its table takes, and what a commit says of them. Pure.
+
+Which ledgers are in a table is said by the table itself: a property for each partition of the
+topic (``layout.TAKEN``) names the last one, and is written by the commit that adds the files. A
+log's ledgers have growing ids and are taken in that order, so one number says it all.
+
+Beside the number the property has what those ledgers hold that the log may not know of yet, so that
+it can be told after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from magnetar.log.seam import StoredAt, TakenLedger
+from magnetar.model.errors import TableError
+from magnetar.pipeline.losses import LedgerFacts
+from magnetar.tables.layout import TAKEN, UNFIT
+
+NOTHING: Final = -1
+ROUND_BYTES: Final = 256 << 20
+ROUND_LEDGERS: Final = 64
+"""Of one commit."""
+
+
+@dataclass(frozen=True)
+class TakenUpTo:
+    """Up to which ledger a log is in a table, and what the last ones hold."""
+
+    ledger_id: int = NOTHING
+    recent: tuple[TakenLedger, ...] = ()
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {"ledger": self.ledger_id, "recent": [list(each) for each in self.recent]}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> TakenUpTo:
+        parts = json.loads(text)
+        return cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
+
+
+def taken_up_to(properties: Mapping[str, str] | None, partition: str) -> TakenUpTo:
+    """What a table's properties say; None: there is no table."""
+    text = None if properties is None else properties.get(TAKEN + partition)
+    return TakenUpTo() if text is None else TakenUpTo.from_text(text)
+
+
+class TableCommit(NamedTuple):
+    """One commit to a table: it adds the files of these ledgers, and sets these properties."""
+
+    ledger_ids: tuple[int, ...]
+    properties: Mapping[str, str]
+
+
+def untold(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[TakenLedger]:
+    """What the table has and the log's owner, who says ``ledgers``, does not know of."""
+    waiting = {each.ledger_id for each in ledgers if each.closed and each.stored == StoredAt.LEDGER}
+    return [each for each in taken.recent if each.ledger_id in waiting]
+
+
+def to_take(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[LedgerFacts]:
+    """Closed ledgers that are not in the table, in order."""
+    return [each for each in ledgers if each.closed and each.ledger_id > taken.ledger_id]
+
+
+def rounds(ledgers: Sequence[LedgerFacts]) -> Iterator[list[LedgerFacts]]:
+    """As many ledgers at a time as one commit takes."""
+    found: list[LedgerFacts] = []
+    for each in ledgers:
+        found.append(each)
+        if sum(one.stored_bytes for one in found) >= ROUND_BYTES or len(found) >= ROUND_LEDGERS:
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+def check_taken(partition: str, taken: TakenLedger, facts: LedgerFacts) -> None:
+    """Raises ``TableError`` when what was read is not what the log's owner says."""
+    if facts.messages and taken.messages != facts.messages:
+        raise TableError(
+            f"{partition}: the entries of ledger {facts.ledger_id} hold {taken.messages} messages, "
+            f"and its log counts {facts.messages}; the ledger is not taken. Report it"
+        )
+
+
+def commit_of(
+    partition: str,
+    former: TakenUpTo,
+    written: Sequence[TakenLedger],
+    known: frozenset[int],
+    unfit: Sequence[int] = (),
+) -> TableCommit | None:
+    """What puts ``written``, in order, into a table that has ``former``; None if all of it is in.
+    ``known``: ledgers that the log's owner knows to be in it. ``unfit``: those of which something
+    lies in the side table, for the commit to the main one: so that a side table that is gone is
+    missed."""
+    new = [each for each in written if each.ledger_id > former.ledger_id]
+    if not new:
+        return None
+    recent = [each for each in former.recent if each.ledger_id not in known]
+    now = TakenUpTo(new[-1].ledger_id, (*recent, *new))
+    properties = {TAKEN + partition: now.to_text()}
+    if unfit:
+        properties[UNFIT + partition] = TakenUpTo(unfit[-1]).to_text()
+    return TableCommit(tuple(each.ledger_id for each in new), properties)
