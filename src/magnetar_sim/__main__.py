@@ -22,7 +22,9 @@ DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
 SEEDS = {1: 2000, 2: 200}
 PLAIN: Final = "plain"
-KINDS: Final = ("read_only", "steered", "staged", "repaired", "replicated", "compacted", "keyed")
+KINDS: Final = (
+    "read_only", "steered", "staged", "repaired", "replicated", "compacted", "keyed", "tabled",
+)  # fmt: skip
 """Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
 PARTITION: Final = "partition"
 """Of ring 1: the machines of partitions, and not those of ledgers."""

@@ -48,6 +48,7 @@ from magnetar_sim.cluster.upkeep_workload import UpkeepJob, has_upkeep, plan_upk
 from magnetar_sim.repair.repair_run import RepairRun
 from magnetar_sim.replicas.replica_run import ReplicaRun
 from magnetar_sim.staged.staged_run import StagedRun
+from magnetar_sim.tabled.tabled_run import TabledRun
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import ProductLog, Trace
@@ -91,11 +92,14 @@ def _kind(
     replicated: bool,
     compacted: bool,
     keyed: bool,
+    tabled: bool,
 ) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
     if compacted:
         return CompactedRun
     if keyed:
         return KeyedRun
+    if tabled:
+        return TabledRun
     if replicated:
         return ReplicaRun
     if repaired:
@@ -120,6 +124,7 @@ def run_cluster(
     replicated: bool = False,
     compacted: bool = False,
     keyed: bool = False,
+    tabled: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
@@ -127,11 +132,12 @@ def run_cluster(
     policies that say who is served by them (``steered_run``). ``repaired``: with auto-recovery, and
     bookies that are lost for good (``repair_run``). ``compacted``: with a log that is compacted
     beside the ledgers (``compaction_workload``). ``keyed``: with brokers and subscriptions that are
-    shared by key (``keyed_run``)."""
+    shared by key (``keyed_run``). ``tabled``: with brokers, and tables that take their topics
+    (``tabled_run``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun | RepairRun | ReplicaRun
-    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted, keyed)
+    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted, keyed, tabled)
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()

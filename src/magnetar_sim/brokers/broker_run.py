@@ -15,6 +15,7 @@ from dataclasses import replace
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import LedgerConfig
+from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
@@ -345,6 +346,10 @@ class BrokerRun:
                     return
             await asyncio.sleep(ASK_AGAIN_S)
 
+    def _history(self) -> ProcessHistory:
+        """What a process reads tables with."""
+        return NoHistory()
+
     # -- who follows --------------------------------------------------------------------------
 
     def _add_followers(self, begin_s: float) -> Faults:
@@ -361,6 +366,7 @@ class BrokerRun:
                     parse_topic(topic).log_name,
                     self.watch,
                     lambda restless=restless: rng.random() < restless,  # type: ignore[misc]
+                    self._history(),
                 )
             )
         faults = Faults(self.cluster, rng, clients, lose_disks=0)

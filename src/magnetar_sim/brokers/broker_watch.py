@@ -209,6 +209,8 @@ class BrokerWatch:
                 topic.broken(f"{consumer.who} is sent a message of {subscription.name}, {other}")
         position = position_of(command.message_id)
         topic.stands_at(position, content, consumer.who)
+        if position in topic.gone:
+            topic.broken(f"{consumer.who} is sent {position}, which was erased")
         bits = bits_of(command.ack_set, len(content.texts))
         self.count("entries that consumers were sent")
         # Chunks go where the message has begun, whatever the permits; so does its first one again.

@@ -25,6 +25,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.config import BookieConfig, BrokerConfig, Config, MetadataConfig
+from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar_sim.cluster.cluster import DATA, FRAME_BYTES_MAX, Cluster
@@ -91,6 +92,8 @@ class BrokerMachine:
         self.down = False
         """It stays down until somebody starts it."""
         self.config = config
+        self.make_history: Callable[[], ProcessHistory] = NoHistory
+        """What reads ledgers that are in tables only."""
         self._random = rng
         self._disk = SimDisk(cluster.loop, rng)
         self._stopped: asyncio.Event | None = None
@@ -133,7 +136,13 @@ class BrokerMachine:
             metadata=MetadataConfig(session_timeout_ms=int(plan.session_timeout_s * 1000)),
         )
         outside = simulated(
-            process, cluster.metadata, self._disk, self._random, _no_bookie, self.skew
+            process,
+            cluster.metadata,
+            self._disk,
+            self._random,
+            _no_bookie,
+            self.skew,
+            self.make_history,
         )
         try:
             building = Process(config, outside, stack, fate, cluster.metrics)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from magnetar.log.managed.followed_log import FollowedLog
+from magnetar.log.managed.history import History
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
@@ -30,6 +31,7 @@ class TopicFollower:
         log_name: str,
         watch: BrokerWatch,
         leaves: Callable[[], bool],
+        history: History | None = None,
     ) -> None:
         self.name = f"{client.name} of {topic}"
         self.client = client
@@ -37,6 +39,7 @@ class TopicFollower:
         self._log_name = log_name
         self._watch = watch
         self._leaves = leaves
+        self._history = history
         self._last = LOWEST
         client.process.spawn(self._run(), "follower")
 
@@ -52,7 +55,7 @@ class TopicFollower:
     async def _run(self) -> None:
         """Begins anew, now and then, where it was."""
         while True:
-            store = new_store(self.client)
+            store = new_store(self.client, self._history)
             try:
                 followed = await store.follow(self._log_name)
                 try:

@@ -186,6 +186,10 @@ class Topic:
         self.exempt: dict[Position, None] = {}
         """May have been trimmed before somebody came who would have wanted them."""
         self.where: dict[str, Position] = {}
+        self.erased: dict[Position, None] = {}
+        """May be gone, since somebody erases them from the topic's table."""
+        self.gone: dict[Position, None] = {}
+        """Are gone for whoever begins to read now."""
         self.repeats: dict[str, None] = {}
         """Producers that have sent again what was gone by then."""
         self.first_sent: dict[str, int] = {}
@@ -256,6 +260,8 @@ class Topic:
         return self.positions[-1] if self.positions else LOWEST
 
     def may_be_gone(self, position: Position) -> bool:
+        if position in self.erased:
+            return True
         if not self.trims:
             return False
         if position in self.exempt:

@@ -30,6 +30,9 @@ from magnetar_sim.brokers.topic_history import (
     position_of,
 )
 
+PIPELINE = "pipeline-"
+"""Readers whose names begin with it ask about logs, and read nothing."""
+
 
 class Frames:
     """Whole frames out of a stream: command and payload."""
@@ -222,6 +225,8 @@ class WatchedConnection:
 
     def _subscribe(self, command: BaseCommand, _payload: memoryview) -> None:
         request = command.subscribe
+        if request.subscription.startswith(PIPELINE):
+            return
         topic = self._watch.topic(request.topic)
         floor = topic.last
         if request.durable and request.subscription not in topic.subscriptions:

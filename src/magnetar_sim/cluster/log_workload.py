@@ -18,6 +18,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from magnetar.log.managed.history import History
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.log.seam import Cursor, Run
@@ -177,10 +178,14 @@ class LogJob:
         history.check()
 
 
-def new_store(client: Client) -> ManagedLogStore:
+def new_store(client: Client, history: History | None = None) -> ManagedLogStore:
     loop, config = client.cluster.loop, client.cluster.plan.ledger
     return ManagedLogStore(
-        client.store, client.ledgers, config, now_ms=lambda: int(loop.time() * 1000)
+        client.store,
+        client.ledgers,
+        config,
+        now_ms=lambda: int(loop.time() * 1000),
+        history=history,
     )
 
 

@@ -38,6 +38,7 @@ from tests.sim.mutants.repairs import REPAIRS
 from tests.sim.mutants.replicas import REPLICAS
 from tests.sim.mutants.staged import STAGED
 from tests.sim.mutants.steered import STEERED
+from tests.sim.mutants.tabled import TABLED
 from tests.sim.mutants.topic_lives import TOPIC_LIVES
 from tests.sim.mutants.upkeep import UPKEEP
 
@@ -49,6 +50,7 @@ MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
     *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED,
+    *TABLED,
 )  # fmt: skip
 
 

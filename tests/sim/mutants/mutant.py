@@ -32,7 +32,8 @@ class Mutant:
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
     ``steered``: of the policies that say whom these serve.
     ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
-    ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions.
+    ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions; ``tabled``: of
+    tables that take topics.
     ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
@@ -50,6 +51,7 @@ class Mutant:
     replicated: bool = False
     compacted: bool = False
     keyed: bool = False
+    tabled: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -61,7 +63,7 @@ class Mutant:
 
     def _wants(self, seed: int) -> bool:
         kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
-        if self.ring == 1 or any((*kinds, self.compacted, self.keyed)):
+        if self.ring == 1 or any((*kinds, self.compacted, self.keyed, self.tabled)):
             return True
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
@@ -123,6 +125,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         replicated=mutant.replicated,
         compacted=mutant.compacted,
         keyed=mutant.keyed,
+        tabled=mutant.tabled,
     )
 
 
