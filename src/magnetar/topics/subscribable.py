@@ -238,7 +238,14 @@ class SubscribableTopic:
     def linger(self, subscription: Subscription) -> None:
         """A seek sent its consumers away; drop a reader's subscription if none comes back."""
         if not subscription.durable:
-            self._loop.call_later(LINGER_S, self.drop_reader, subscription)
+            subscription.seeks += 1
+            self._loop.call_later(LINGER_S, self._end_lingering, subscription, subscription.seeks)
+
+    def _end_lingering(self, subscription: Subscription, seeks: int) -> None:
+        """It is a while ago that the reader sought. One that has just sought again may not be back
+        yet."""
+        if subscription.seeks == seeks:
+            self.drop_reader(subscription)
 
     async def delete_subscription(self, name: str, force: bool) -> None:
         """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and

@@ -135,6 +135,8 @@ class Subscription:
         self.last_acked_ms = 0
         self.sought_by: object = None
         """Of a reader: whose seek it waits for to come back."""
+        self.seeks = 0
+        """Of a reader: how often it has sought."""
         self.doubtful = False
         """Deleting it failed: nobody may be told that it is there before its cursor is stored."""
         self._log_name = source.name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -357,6 +359,41 @@ def test_a_reader_and_a_subscription_of_one_name_are_not_taken_for_each_other() 
         assert "is not durable" in answer.error.message
         answer = await one.produce(producer_id=2, initial_subscription_name="s")
         assert "is not durable" in answer.error.message
+
+    run(scenario)
+
+
+class LateCalls:
+    """Of a loop, whose time the test says."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: object) -> None:
+        assert delay_s > 1
+        self.calls.append(partial(call, *args))
+
+
+def test_a_reader_that_seeks_again_keeps_its_place_however_long_ago_it_sought_before() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe("r", durable=False)
+        topic, late = world.topic(), LateCalls()
+        topic._loop = late  # type: ignore[assignment]
+        reader = topic.subscriptions["r"]
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 8
+        seek.seek.message_id.ledgerId, seek.seek.message_id.entryId = 1, 0
+        peer.tell(seek)
+        assert "SUCCESS" in await peer.kinds()
+        await peer.subscribe("r", durable=False)
+        peer.tell(seek)
+        assert "SUCCESS" in await peer.kinds()
+        first, second = late.calls
+        first()  # the reader has sought, and is not back yet
+        assert topic.subscriptions.get("r") is reader
+        second()
+        assert "r" not in topic.subscriptions, "nobody has come back"
 
     run(scenario)
 
