@@ -165,7 +165,7 @@ async def produced(peer: KafkaPeer, *batches: bytes) -> list[tuple[int, str | No
     """The answers, of requests that do not wait for one another."""
     for each in batches:
         part = ProducePartition(0, memoryview(each))
-        peer.tell(ApiKey.PRODUCE, ProduceRequest(None, -1, 1000, [ProduceTopic("t", [part])]), 9)
+        peer.tell(ApiKey.PRODUCE, ProduceRequest(None, -1, 60_000, [ProduceTopic("t", [part])]), 9)
     found = []
     for _ in batches:
         (topic,) = (await peer.next())[1].topics
