@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.bookie.bookie import RECOVERY, Bookie
+from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage import entry_log
 from magnetar.bookie.storage.entry_log_format import log_ids, log_path
 from magnetar.bookie.storage.location_index import LocationIndex
@@ -454,5 +455,44 @@ def test_a_compacted_log_is_one_log_whatever_the_size_that_was_set(
         async with running(config) as bookie:
             await eventually(lambda: not set(logs(config)) & set(before))
             await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_a_flush_will_name_again_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush whose mark could not be stored is repeated from behind its entries: it points the
+    index to where it wrote them. A compaction in between would have removed the log."""
+    monkeypatch.setattr(flusher, "RETRY_S", 1.0)
+
+    async def scenario() -> None:
+        config, disk = quick(tmp_path, flush_interval_ms=60_000), WatchedDisk()
+        refused: list[str] = []
+
+        def no_mark(operation: str, name: str) -> None:
+            if operation == "write" and name == "lastmark.new":
+                refused.append(name)
+                raise OSError(errno.EIO, "Input/output error")
+
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, range(10))
+            await add(bookie, 2, range(100))
+            bookie._flusher.want()
+            await eventually(lambda: not bookie.info().write_cache_bytes)
+            before = logs(config)
+            disk.fail = no_mark
+            await add(bookie, 1, range(10, 20))
+            await bookie.delete_ledger(2)
+            bookie._flusher.want()
+            await eventually(lambda: bool(refused))  # compaction has until the next try to take it
+            disk.fail = lambda operation, name: None
+            await eventually(lambda: not bookie.info().write_cache_bytes)
+            await eventually(lambda: not set(logs(config)) & set(before))
+            for i in reversed(range(20)):  # read alone, not ahead
+                assert await bookie.read_entry(1, i) == entry(1, i)
+        async with running(config) as bookie:
+            for i in reversed(range(20)):  # read alone, not ahead
+                assert await bookie.read_entry(1, i) == entry(1, i)
 
     asyncio.run(scenario())
