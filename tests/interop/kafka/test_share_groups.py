@@ -20,6 +20,8 @@ from tests.interop.kafka.test_consumer_groups import produced
 
 SHARES = f"{TOOLS}.consumer.group.ShareGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+PATIENTLY = ("--timeout", "60000")
+"""The tool waits for five seconds, which a slow machine may need for its start."""
 COUNT = 5_000
 DEADLINE_S = 300.0
 
@@ -102,7 +104,9 @@ def test_members_share_what_one_that_crashes_leaves(
             time.sleep(0.2)
         listed = tools.run(SHARES, "--list", "--state")
         assert "Stable" in listed, listed
-        assert "workers" in tools.run(SHARES, "--describe", "--group", "workers", "--members")
+        assert "workers" in tools.run(
+            SHARES, "--describe", "--group", "workers", "--members", *PATIENTLY
+        )
         consumers[0].end(kill=True)
         sent = ["--topic", "jobs", "--max-messages", "100"]
         assert '"acked":100' in tools.run(f"{TOOLS}.VerifiableProducer", *sent)
@@ -132,11 +136,11 @@ def test_an_empty_group_begins_anew_and_is_deleted(
         return len(said.splitlines())
 
     assert read() == COUNT
-    described = tools.run(SHARES, "--describe", "--group", "a", "--offsets")
+    described = tools.run(SHARES, "--describe", "--group", "a", "--offsets", *PATIENTLY)
     assert str(COUNT) in described, described
     # 4.1's tool does not set offsets yet; without them the group begins anew.
     forget = ["--delete-offsets", "--topic", "again", "--group", "a"]
-    state = tools.run(SHARES, "--describe", "--group", "a", "--state")
+    state = tools.run(SHARES, "--describe", "--group", "a", "--state", *PATIENTLY)
     assert "Empty" in state, state
     said = tools.run(SHARES, *forget)
     assert "again" in said, said
