@@ -27,6 +27,9 @@ from magnetar.wire.kafka.schema import (
 REPLICA_LINEAGE_TAG: Final = 9000
 """Ours, beside Kafka's tags, and passed over by who does not know it: which log directory a replica
 fetches for. Kafka's counterpart is the replica epoch of version 15, which names topics by ids."""
+REPLICA_TOPIC_TAG: Final = 9001
+"""Ours, too: of which making of its topic a replica's log is, 63 bits of the topic's id; 0:
+unknown. Kafka's counterpart are the topic ids of version 13."""
 
 
 @message()
@@ -37,6 +40,7 @@ class FetchPartition:
     last_fetched_epoch: int = int32(-1, since=12)
     log_start_offset: int = int64(-1, since=5)
     partition_bytes_max: int = int32()
+    replica_topic: int = int64(0, since=12, tag=REPLICA_TOPIC_TAG)
 
 
 @message()

@@ -11,9 +11,9 @@ Rules:
   before them.
 * What is done to a log is one job on the partition's lane, and what it was done for is looked at
   again behind it: a part may have ended meanwhile.
-* A partition that is refused (its leader has not heard of the epoch, or of its end) backs off
-  alone, and its state is read again. A broker that is not reached backs off for all; both pauses
-  grow to ``PAUSE_S_MAX``.
+* A partition that is refused (its leader has not heard of the epoch, or of its end, or has a log
+  of another making of the topic) backs off alone, and its state is read again. A broker that is
+  not reached backs off for all; both pauses grow to ``PAUSE_S_MAX``.
 * Partitions that are added while the leader holds a fetch back do not wait for it: the fetch is
   given up with its connection.
 * A log that could not be written, or got from its leader what is no batch, is not fetched any
@@ -43,7 +43,7 @@ from magnetar.log.partition.replication.follower import (
     Step,
 )
 from magnetar.log.partition.replication.leader import FetchGrant, FetchRequest
-from magnetar.log.partition.replication.partition_state import Member
+from magnetar.log.partition.replication.partition_state import Member, topic_number
 from magnetar.log.partition.replication.wake import Wake
 from magnetar.model.errors import (
     CorruptBatchError,
@@ -209,7 +209,7 @@ class Fetcher:
 
     def _request(self, asked: Mapping[Partition, _Asked]) -> ClientFetchRequest:
         topics: dict[str, FetchTopic] = {}
-        for (topic, number), (_, _, request) in asked.items():
+        for (topic, number), (replica, _, request) in asked.items():
             said = topics.setdefault(topic, FetchTopic(topic))
             said.partitions.append(
                 FetchPartition(
@@ -218,6 +218,7 @@ class Fetcher:
                     fetch_offset=request.offset,
                     last_fetched_epoch=request.last_epoch,
                     partition_bytes_max=self._limits.partition_bytes_max,
+                    replica_topic=topic_number(replica.topic_id),
                 )
             )
         return ClientFetchRequest(

@@ -28,6 +28,11 @@ NO_LEADER: Final = -1
 _VERSION: Final = 1
 
 
+def topic_number(topic_id: str) -> int:
+    """63 bits of a topic's id, by which brokers tell makings of a topic apart; 0: unknown."""
+    return int(topic_id, 16) & 0x7FFF_FFFF_FFFF_FFFF if topic_id else 0
+
+
 class Member(NamedTuple):
     """A replica as it is counted on."""
 

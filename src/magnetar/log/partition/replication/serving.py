@@ -6,7 +6,9 @@ log grows or the follower's patience ends.
 
 Rules:
 
-* What a request says of a follower's log (its offset) counts before anything is read.
+* What a request says of a follower's log (its offset) counts before anything is read; but not of
+  the log of a topic that was deleted, whose name this one has: its epochs are as high, and its
+  records are not these.
 * A partition that is refused ends the wait: its follower has to look at the state.
 * One that cannot be read is refused alone: what else its follower asks for has nothing to do with
   it, and must not go out of sync for it.
@@ -27,7 +29,7 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.replication.leader import FetchGrant, FetchRequest, PartitionLeader
-from magnetar.log.partition.replication.partition_state import Member
+from magnetar.log.partition.replication.partition_state import Member, topic_number
 from magnetar.model.errors import (
     CorruptBatchError,
     FencedLeaderEpochError,
@@ -142,6 +144,10 @@ class _Look:
         leader = None if replica is None else replica.machine.leader
         if replica is None or leader is None:
             self._refuse(found, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return found
+        own = topic_number(replica.topic_id)
+        if part.replica_topic and own and part.replica_topic != own:
+            self._refuse(found, ErrorCode.UNKNOWN_TOPIC_ID)
             return found
         before = leader.high_watermark
         # Whoever let go of segments may have ended before it could say so.

@@ -57,7 +57,9 @@ async def _fill(replica: HostedReplica, count: int) -> None:
     await told
 
 
-async def _fetched(fetches: FollowerFetches, offset: int = 0) -> list[FetchedPartition]:
+async def _fetched(
+    fetches: FollowerFetches, offset: int = 0, replica_topic: int = 0
+) -> list[FetchedPartition]:
     asked = [
         FetchPartition(
             number,
@@ -65,6 +67,7 @@ async def _fetched(fetches: FollowerFetches, offset: int = 0) -> list[FetchedPar
             fetch_offset=offset,
             last_fetched_epoch=-1,
             partition_bytes_max=1 << 20,
+            replica_topic=replica_topic,
         )
         for number in range(2)
     ]
@@ -117,5 +120,19 @@ def test_a_follower_is_told_where_a_log_begins_whoever_let_the_rest_go() -> None
         one, _ = await _fetched(fetches, 9)
         assert one.error_code == ErrorCode.NONE
         assert one.records
+
+    tell(story)
+
+
+def test_a_follower_of_a_deleted_topic_does_not_count() -> None:
+    """Its broker has not heard that the topic was made again, with as high an epoch: what it has at
+    those offsets is something else, and goes when it hears."""
+
+    async def story(led: list[HostedReplica], fetches: FollowerFetches) -> None:
+        led[0].topic_id, led[1].topic_id = f"{7:032x}", f"{8:032x}"
+        one, other = await _fetched(fetches, 12, replica_topic=7)
+        assert (one.error_code, other.error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
+        leaders = [each.machine.leader for each in led]
+        assert [leader and FOLLOWER in leader._followers for leader in leaders] == [True, False]
 
     tell(story)
