@@ -11,7 +11,8 @@ import pyarrow as pa
 from magnetar.log.seam import TakenLedger
 from magnetar.pipeline.tables.erasing import erase
 from magnetar.pipeline.tables.files import FileWriter
-from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger
+from magnetar.pipeline.tables.taking_rules import commit_of
+from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.tables.layout import TablePlace
 from magnetar.tables.rebuilding import COLUMNS, rebuilt
 from magnetar.wire.kafka.batches import TRANSACTIONAL
@@ -43,8 +44,11 @@ def table_of(folder: Path, payloads: Sequence[bytes]) -> TopicTable:
     main.write(pa.Table.from_batches(rows.main))
     side.write(pa.Table.from_batches(rows.side))
     taken = TakenLedger(LEDGER, len(payloads), rows.messages)
-    written = WrittenLedger(taken, main.close(), side.close(), 0, 0, 0)
-    table.commit(TOPIC, [written], frozenset())
+    for is_side, files in ((True, side.close()), (False, main.close())):
+        unfit = () if is_side else (LEDGER,)
+        commit = commit_of(TOPIC, table.taken(TOPIC, side=is_side), [taken], frozenset(), unfit)
+        assert commit is not None
+        table.commit(commit, {LEDGER: files}, side=is_side)
     return table
 
 
