@@ -163,6 +163,7 @@ def test_a_flipped_bit_in_the_middle_is_told_and_never_served(tmp_path: Path) ->
             assert bookie.report.limbo
             assert await survivors(bookie, 1, 6) == [0, 1, 3, 4, 5]
             await in_limbo(bookie)
+            bookie.ledgers_are_new_from(5)
             await add(bookie, 5, range(3))  # a ledger begun now is certain
             with pytest.raises(NoEntryError):
                 await bookie.read_entry(5, 3)
@@ -437,15 +438,15 @@ def test_in_limbo_a_writer_whose_fence_may_be_lost_is_refused(tmp_path: Path) ->
         flip_bit(journal_files(remains)[-1], 3600)  # in the second of three commits
         async with running(remains) as bookie:
             assert bookie.info().limbo
-            for ledger_id, entry_id in ((1, 6), (7, 3)):  # 7: perhaps it was known here once
+            # 7: perhaps it was known here once; 8: perhaps it was fenced before its first entry
+            for ledger_id, entry_id in ((1, 6), (7, 3), (8, 0)):
                 with pytest.raises(UnknownLedgerStateError, match="write elsewhere"):
                     await add(bookie, ledger_id, [entry_id])
                 await add(bookie, ledger_id, [entry_id], flags=RECOVERY)
-            await add(bookie, 8, [0])
-            await add(bookie, 8, [1])
             bookie.ledgers_are_new_from(20)  # striped, the first entry goes to others
-            with pytest.raises(UnknownLedgerStateError):
-                await add(bookie, 19, [1])
+            for ledger_id, entry_id in ((18, 0), (19, 1)):
+                with pytest.raises(UnknownLedgerStateError):
+                    await add(bookie, ledger_id, [entry_id])
             await add(bookie, 20, [1])
             await add(bookie, 20, [2])
             with pytest.raises(NoEntryError):
@@ -494,6 +495,7 @@ def test_a_lost_mark_means_limbo_past_every_epoch(tmp_path: Path) -> None:
             assert await bookie.read_entry(1, 5) == entry(1, 5, size=900)
             with pytest.raises(UnknownLedgerStateError):
                 await bookie.read_entry(1, 6)
+            bookie.ledgers_are_new_from(2)
             await add(bookie, 2, range(3))
         damage(config.ledger_directories[0] / "lastmark")
         async with running(config) as bookie:

@@ -75,10 +75,11 @@ class Adds:
         except MagnetarError as error:
             self._loop.call_soon(done, error, entry_ids)
 
-    def _begins(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+    def _begins(self, ledger_id: int) -> bool:
         """Whether a ledger never heard of cannot have been here before, so nothing of it is lost:
-        its first entry comes, or (a striped ledger's first goes to others) its id is new."""
-        return entry_ids[0] == 0 or ledger_id >= self._table.new_from
+        its id is new. That its first entry comes says nothing: it may have been fenced before, and
+        its old writer knows nothing of that."""
+        return ledger_id >= self._table.new_from
 
     def _retry(self, add: Add) -> None:
         self._add(*add, parked=True)
@@ -111,7 +112,7 @@ class Adds:
             self.giving_up[ledger_id] = True
         storage = self._table.storage_of(ledger_id) if ledger is None else ledger.storage
         if storage.marks.limbo and not flags & RECOVERY:
-            check_certain(ledger_id, ledger, self._begins(ledger_id, entry_ids))
+            check_certain(ledger_id, ledger, self._begins(ledger_id))
         cache = storage.cache
         half = cache.active
         if not parked and (
@@ -125,7 +126,7 @@ class Adds:
         if journal.pending_bytes and journal.pending_bytes + size > self._pending_bytes_max:
             raise self._too_much(ledger_id, journal)
         if ledger is None or not ledger.master_key:
-            begins = not flags & RECOVERY and self._begins(ledger_id, entry_ids)
+            begins = not flags & RECOVERY and self._begins(ledger_id)
             ledger = self._fences.bind(ledger_id, ledger, master_key, begins)
         self._tell(ledger, entry_ids, lac, last)
         half.put(ledger_id, entry_ids, entries, size)
