@@ -119,6 +119,8 @@ def _configured(folder: Path, broker_port: int, http_port: int) -> Path:
         "diskUsageThreshold=0.99\ndiskUsageWarnThreshold=0.99\n"
         "zookeeperServers=\nconfigurationStoreServers=\nloadBalancerEnabled=false\n"
         "webSocketServiceEnabled=false\nwebServiceTlsProvider=\n"
+        # Ledgers that were rolled over go at once otherwise, where nobody has subscribed yet.
+        "defaultRetentionTimeInMinutes=-1\ndefaultRetentionSizeInMB=-1\n"
     )
     return path
 
