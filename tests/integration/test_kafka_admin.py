@@ -135,6 +135,41 @@ def test_a_transaction_on_a_topic_that_compresses(server: KafkaStandalone) -> No
     consumer.close()
 
 
+def test_a_partition_has_segments_as_its_topic_says(server: KafkaStandalone) -> None:
+    """Files of a megabyte, read in order over their ends; what is said later counts for those that
+    come. On ledgers it is taken and told as well."""
+    admin, topic = admin_of(server), "small-segments"
+    size = str(1 << 20)
+    for engine in ENGINES:
+        made(
+            admin, f"{topic}-{engine}", magnetar_engine=engine, segment_bytes=size, segment_ms=size
+        )
+        found = described(admin, f"{topic}-{engine}")
+        for name in ("segment.bytes", "segment.ms"):
+            assert (found[name].value, found[name].is_default) == (size, False)
+            assert not found[name].is_read_only
+        filled(server, f"{topic}-{engine}", 3000)
+    folder = server.data_dir / "partitions" / f"{topic}-partition-0"
+    sizes = [each.stat().st_size for each in sorted(folder.glob("*.log"))]
+    assert len(sizes) > 2
+    assert max(sizes) <= 1 << 20
+    changed(admin, f"{topic}-partition", "segment.bytes", str(1 << 30))
+    consumer = confluent_consumer(server, topic)
+    for engine in ENGINES:
+        place = confluent.TopicPartition(f"{topic}-{engine}", 0, confluent.OFFSET_BEGINNING)
+        consumer.assign([place])
+        assert [each.offset() for each in polled(consumer, 3000)] == list(range(3000))
+    consumer.close()
+
+
+def filled(server: KafkaStandalone, topic: str, count: int) -> None:
+    """A kilobyte each."""
+    producer = confluent_producer(server, **{"batch.size": 50_000})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number + bytes(1000))
+    assert producer.flush(DEADLINE_S) == 0
+
+
 def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> None:
     admin, topic = admin_of(server), "small-batches"
     made(admin, topic, max_message_bytes="1000")
@@ -155,7 +190,8 @@ def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> No
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("segment.bytes", "1048576", "ledger"),
+        ("segment.bytes", "1048575", "1048576 to"),
+        ("index.interval.bytes", "1048576", "ledger"),
         ("cleanup.policy", "compact", "not compacted"),
         ("message.timestamp.type", "LogAppendTime", "producers' times"),
         ("compression.type", "brotli", "one of producer, uncompressed, gzip"),

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from magnetar.env.disk import DiskSpace
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.serving.partition_names import DEFAULT
+from magnetar.log.policy import PieceRule
 from magnetar.protocols.kafka.services import KeptReplica
 
 
@@ -22,6 +23,11 @@ class HostDirectory:
     @property
     def path(self) -> str:
         return str(self._host.directory.path.absolute())
+
+    @property
+    def pieces(self) -> PieceRule:
+        limits = self._host.directory.policy.segments
+        return PieceRule(limits.segment_bytes_max, limits.segment_age_ms_max)
 
     async def space(self) -> DiskSpace:
         """Raises ``OSError``."""

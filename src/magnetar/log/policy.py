@@ -39,6 +39,21 @@ class RollRule:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceRule:
+    """What is said for one log of the pieces that it is cut into, segments or ledgers; reaching any
+    bound begins the next one. 0: as configured. Ledgers keep to it coarsely: see ``over``.
+
+    Why: docs/adr/0174-topics-say-what-logs-are-cut-into.md."""
+
+    bytes_max: int = 0
+    age_ms_max: int = 0
+
+    def over(self, stored_bytes: int, age_ms: int) -> bool:
+        """Asked of a ledger with entries, at each housekeeping: so small ones come no faster."""
+        return 0 < self.bytes_max <= stored_bytes or 0 < self.age_ms_max <= age_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Retention:
     """How much is kept of what no cursor needs any more. A ledger stays while its age is within
     ``kept_ms`` and the log within ``kept_bytes``; -1 sets no limit, so (-1, -1) keeps
@@ -58,7 +73,7 @@ class LogPolicy:
     on its own. So do the replicas of a partition: ``replication_factor`` of them, of which
     ``min_insync_replicas`` must be in sync for anything to be taken; 0: as configured.
     ``unclean_election``: without any in sync it is led by any of them, and loses what that lacks
-    (it may be so as configured, too)."""
+    (it may be so as configured, too). ``pieces``: what the log's own say is beside ``roll``."""
 
     roll: RollRule
     retention: Retention = field(default_factory=Retention)
@@ -67,3 +82,4 @@ class LogPolicy:
     replication_factor: int = 0
     min_insync_replicas: int = 0
     unclean_election: bool = False
+    pieces: PieceRule = field(default_factory=PieceRule)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from magnetar.cluster.policies.policies import KafkaPolicy, Policies, RetentionPolicy
 from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
-from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, Retention
+from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, PieceRule, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
 
 MINUTE_MS: Final = 60_000
@@ -71,9 +71,21 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         deduplicates = said.deduplication
     if said.kafka is not None:
         kafka = said.kafka
+        log = _cut(log, kafka)
     return TopicPolicy(
         log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka
     )
+
+
+def _cut(log: LogPolicy, kafka: KafkaPolicy) -> LogPolicy:
+    """Larger pieces than are configured are for the log's rule; smaller ones it looks at apart."""
+    pieces = PieceRule(kafka.segment_bytes, kafka.segment_ms)
+    roll = replace(
+        log.roll,
+        bytes_max=max(log.roll.bytes_max, pieces.bytes_max),
+        age_ms_max=max(log.roll.age_ms_max, pieces.age_ms_max),
+    )
+    return replace(log, roll=roll, pieces=pieces)
 
 
 def _retention(said: RetentionPolicy) -> Retention:

@@ -46,7 +46,12 @@ SAID = {
     "schema_validation_enforced": True,
     "compaction_threshold": 100 << 30,
     "deduplicationEnabled": False,
-    "kafka": {"compressionType": "zstd", "maxMessageBytes": 70_000},
+    "kafka": {
+        "compressionType": "zstd",
+        "maxMessageBytes": 70_000,
+        "segmentBytes": 1 << 20,
+        "segmentMs": 60_000,
+    },
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -61,7 +66,7 @@ MEANT = Policies(
     True,
     compaction_threshold_bytes=100 << 30,
     deduplication=False,
-    kafka=KafkaPolicy("zstd", 70_000),
+    kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000),
 )
 
 
@@ -129,7 +134,8 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         ("delayed_delivery", {"active": 1, "tickTime": 1}, "neither true nor false"),
         ("kafka", {"compressionType": "brotli"}, "accepted: uncompressed, gzip"),
         ("kafka", {"maxMessageBytes": -1}, "from 0"),
-        ("kafka", {"segmentBytes": 1}, "segmentBytes not served"),
+        ("kafka", {"segmentBytes": -1}, "from 0"),
+        ("kafka", {"segmentJitterMs": 1}, "segmentJitterMs not served"),
         ("delayed_delivery", {"active": True, "tickTime": 0}, "from 1"),
         (
             "delayed_delivery",

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from magnetar.config import LedgerConfig
-from magnetar.log.policy import LogPolicy, Retention, RollRule
+from magnetar.log.managed import appender
+from magnetar.log.policy import LogPolicy, PieceRule, Retention, RollRule
 from magnetar.model.errors import MetadataUnavailableError, NoSpaceError
 from magnetar.model.ids import EARLIEST
 from magnetar.model.ledger import Quorums
@@ -34,6 +35,40 @@ def test_each_log_rolls_and_is_replicated_by_its_own_policy() -> None:
         assert len(own.stats().ledgers) == 3
         assert process.ledgers.quorums[-1] is None
         assert values(await read_all(own)) == list(range(28))
+
+    asyncio.run(scenario())
+
+
+def test_a_log_ends_ledgers_sooner_as_its_topic_says() -> None:
+    """At housekeeping, and not without end: each ledger is named in the log's one record."""
+
+    async def scenario() -> None:
+        process = Process(World())
+        log = await process.store(LedgerConfig()).open(NAME, LogPolicy(BIG, pieces=PieceRule(50)))
+
+        async def looked_at() -> list[str]:
+            log.tick()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            return [each.state for each in log.stats().ledgers]
+
+        await publish(log, 0, 1)
+        assert log.stats().stored_bytes < 50
+        assert await looked_at() == ["open"]
+        await publish(log, 1, 9)
+        assert await looked_at() == ["closed"]
+        assert await looked_at() == ["closed"], "an empty one is left alone"
+        log.set_policy(LogPolicy(BIG, pieces=PieceRule(0, 1000)))
+        await publish(log, 10, 9)
+        assert await looked_at() == ["closed", "open"], "the bytes are not said any more"
+        process.world.now_ms += 1000
+        assert await looked_at() == ["closed", "closed"]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(appender, "LEDGERS_MANY", 3)
+            await publish(log, 19, 1)
+            process.world.now_ms += 1000
+            assert await looked_at() == ["closed", "closed", "open"]
+        assert values(await read_all(log)) == list(range(20))
 
     asyncio.run(scenario())
 

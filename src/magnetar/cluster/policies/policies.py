@@ -15,7 +15,7 @@ them, in the namespace's node and in a topic's:
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
-| ``kafka`` | ours: ``{"compressionType", "maxMessageBytes"}``, of what Kafka's producers send |
+| ``kafka`` | ours: ``{"compressionType", "maxMessageBytes", "segmentBytes", "segmentMs"}`` |
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
@@ -179,12 +179,16 @@ COMPRESSION_TYPES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class KafkaPolicy:
-    """Of batches that Kafka's producers send. ``compression``: one of ``COMPRESSION_TYPES``, as
-    which they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept; 0: as
-    brokers are configured."""
+    """What Kafka's admins say; empty, and 0: as brokers are configured.
+
+    Of batches that Kafka's producers send: ``compression``: one of ``COMPRESSION_TYPES``, as which
+    they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept. Of any log:
+    ``segment_bytes``, ``segment_ms``: of the pieces that it is cut into."""
 
     compression: str = ""
     batch_bytes_max: int = 0
+    segment_bytes: int = 0
+    segment_ms: int = 0
 
     @classmethod
     def decode(cls, value: object) -> KafkaPolicy:
@@ -196,13 +200,19 @@ class KafkaPolicy:
                 f"{', '.join(COMPRESSION_TYPES)}"
             )
         most = as_number("maxMessageBytes", said.pop("maxMessageBytes", None) or 0, 0)
+        piece = (
+            as_number("segmentBytes", said.pop("segmentBytes", None) or 0, 0),
+            as_number("segmentMs", said.pop("segmentMs", None) or 0, 0, 2**63 - 1),
+        )
         no_more("kafka", said)
-        return cls(compression, most)
+        return cls(compression, most, *piece)
 
     def encode(self) -> dict[str, object]:
         return {
             **({"compressionType": self.compression} if self.compression else {}),
             **({"maxMessageBytes": self.batch_bytes_max} if self.batch_bytes_max else {}),
+            **({"segmentBytes": self.segment_bytes} if self.segment_bytes else {}),
+            **({"segmentMs": self.segment_ms} if self.segment_ms else {}),
         }
 
 

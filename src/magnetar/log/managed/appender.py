@@ -59,6 +59,8 @@ from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX
 log = structlog.get_logger(__name__)
 
 FRUITLESS_LEDGERS_MAX = 2
+LEDGERS_MANY: Final = 1000
+"""A log that has so many rolls by what is configured, whatever its topic says of smaller ones."""
 OPEN_ATTEMPTS = 4
 OPEN_RETRY_FIRST_S = 0.1  # tripled after each attempt
 
@@ -424,10 +426,16 @@ class Appender:
         if ledger is None or self.state is not AppenderState.OPEN:
             return
         age_ms = self._now_ms() - ledger.created_ms
-        if self.policy.roll.old(ledger.next_entry_id, age_ms):
+        if self.policy.roll.old(ledger.next_entry_id, age_ms) or self._cut_smaller(ledger, age_ms):
             self._move(AppenderEvent.FULL)
             if not self._open.sent:
                 self._begin_opening(AppenderEvent.SETTLED)
+
+    def _cut_smaller(self, ledger: _OpenLedger, age_ms: int) -> bool:
+        """Whether the topic wants a ledger that would grow on to end here."""
+        few = len(self._chain.ledgers) < LEDGERS_MANY  # each is named in the log's one record
+        said = self.policy.pieces
+        return few and ledger.next_entry_id > 0 and said.over(ledger.payload_bytes, age_ms)
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Pure values; the names in brackets are Kafka's settings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -51,6 +51,14 @@ class SegmentLimits:
     segment_age_ms_max: int = 7 * 24 * 3600 * 1000
     index_bytes_max: int = 10 << 20
     index_interval_bytes: int = 4096
+
+    def with_bounds(self, bytes_max: int, age_ms_max: int) -> SegmentLimits:
+        """As a topic says; 0: it does not."""
+        return replace(
+            self,
+            segment_bytes_max=bytes_max or self.segment_bytes_max,
+            segment_age_ms_max=age_ms_max or self.segment_age_ms_max,
+        )
 
 
 @dataclass(frozen=True, slots=True)

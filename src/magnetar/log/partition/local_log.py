@@ -49,7 +49,7 @@ from magnetar.log.partition.checkpoint_files import (
     write_parts,
 )
 from magnetar.log.partition.leader_epochs import LeaderEpochs
-from magnetar.log.partition.limits import Kept, PartitionPolicy, SyncPolicy
+from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.markers import read_marker
 from magnetar.log.partition.producer_states import (
     AbortedTransaction,
@@ -106,6 +106,8 @@ class LocalLog:
         assert segments, "a log has a segment to write to"
         self.folder = folder
         self.policy = policy
+        self.limits = policy.segments
+        """By which the active segment ends, and those behind it."""
         self.segments = segments
         self.epochs = epochs
         self.producers = ProducerStates(log_start)
@@ -217,9 +219,9 @@ class LocalLog:
         before = sum(each.header.byte_count for each in waiting)
         active = self.segments[-1]
         if active.byte_count == 0 and before:
-            return before + header.byte_count <= self.policy.segments.segment_bytes_max
+            return before + header.byte_count <= self.limits.segment_bytes_max
         grown = header._replace(length=header.length + before)
-        return active.takes(grown, now_ms, self._created_ms)
+        return active.takes(grown, now_ms, self._created_ms, self.limits)
 
     def _write_run(self, batches: Sequence[Stored], through: bool) -> None:
         if not batches:
@@ -244,6 +246,10 @@ class LocalLog:
 
     # -- segments -----------------------------------------------------------------------------
 
+    def cut_by(self, limits: SegmentLimits) -> None:
+        """What comes from now on."""
+        self.limits = limits
+
     def roll(self, base_offset: int, now_ms: int) -> None:
         """The active segment is sealed; the next begins at ``base_offset``. Raises ``OSError``."""
         active = self.segments[-1]
@@ -252,9 +258,7 @@ class LocalLog:
         self.producers.expire(now_ms - self.policy.producers_kept_ms, active.base_offset)
         self._write_snapshot(base_offset)
         self._created_ms = now_ms
-        self.segments.append(
-            Segment.create(self._disk, self.folder, base_offset, self.policy.segments)
-        )
+        self.segments.append(Segment.create(self._disk, self.folder, base_offset, self.limits))
         self._synced()
 
     def sync(self) -> int:
@@ -386,7 +390,7 @@ class LocalLog:
         cut = self.byte_count
         for segment in reversed(self.segments):
             segment.delete()
-        self.segments = [Segment.create(self._disk, self.folder, offset, self.policy.segments)]
+        self.segments = [Segment.create(self._disk, self.folder, offset, self.limits)]
         self.log_start = self.first_base = offset
         self._synced()
         self._created_ms = now_ms
@@ -531,7 +535,7 @@ class LocalLog:
         segment.close()
         at = self.segments.index(segment)
         self.segments[at], _ = open_segment(
-            self._disk, self.folder, segment.base_offset, self.policy.segments
+            self._disk, self.folder, segment.base_offset, self.limits
         )
         self.segments[at].write_indexes()
         return segment.byte_count - byte_count

@@ -99,9 +99,8 @@ class Segment:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def takes(self, header: BatchHead, now_ms: int, created_ms: int) -> bool:
+    def takes(self, header: BatchHead, now_ms: int, created_ms: int, limits: SegmentLimits) -> bool:
         """Whether the batch belongs here and not into the next segment."""
-        limits = self._limits
         if self.byte_count == 0:
             return True
         began_ms = self.first_time_ms if self.first_time_ms >= 0 else created_ms

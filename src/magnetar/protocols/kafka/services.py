@@ -23,6 +23,7 @@ from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
 from magnetar.env.disk import DiskSpace
 from magnetar.env.tasks import TaskScope
+from magnetar.log.policy import PieceRule
 from magnetar.model.errors import (
     InvalidTopicNameError,
     MagnetarError,
@@ -99,6 +100,11 @@ class PartitionDirectory(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def pieces(self) -> PieceRule:
+        """Its segments, where a topic says nothing."""
+        ...
 
     async def space(self) -> DiskSpace:
         """Of its file system. Raises ``OSError``."""

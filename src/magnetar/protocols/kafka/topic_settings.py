@@ -6,6 +6,8 @@ cannot be set. Pure.
 ``retention.bytes``    the topic's retention by size, in whole MiB (rounded up); -1: no limit
 ``compression.type``   how batches of Kafka's producers are kept; ``producer``: as they come
 ``max.message.bytes``  of such a batch, at most as it is kept; up to ``broker.message_bytes_max``
+``segment.bytes``      at which the log begins a segment, or (on ledgers, soon after) a ledger
+``segment.ms``         the age at which it does
 =====================  ========================================================================
 
 Others have one value each (``FIXED``), which may be said, and no other. Nothing that is said is
@@ -26,7 +28,16 @@ RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 COMPRESSION: Final = "compression.type"
 BATCH_BYTES: Final = "max.message.bytes"
-SETTABLE: Final = (RETENTION_MS, RETENTION_BYTES, COMPRESSION, BATCH_BYTES)
+SEGMENT_BYTES: Final = "segment.bytes"
+SEGMENT_MS: Final = "segment.ms"
+SETTABLE: Final = (
+    RETENTION_MS,
+    RETENTION_BYTES,
+    COMPRESSION,
+    BATCH_BYTES,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
+)
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 ENGINE: Final = "magnetar.engine"
@@ -37,6 +48,15 @@ BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
 NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 LIMIT_MAX: Final = 2**63 - 1
 """Kafka's numbers have 64 bits."""
+BOUNDS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {
+        RETENTION_MS: (-1, LIMIT_MAX),
+        RETENTION_BYTES: (-1, LIMIT_MAX),
+        SEGMENT_BYTES: (1 << 20, 2**31 - 1),
+        SEGMENT_MS: (1, LIMIT_MAX),
+    }
+)
+"""Least and most, as Kafka 4.1 has them."""
 
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -61,8 +81,8 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         MIN_IN_SYNC: INT,
         "preallocate": BOOLEAN,
         "remote.storage.enable": BOOLEAN,
-        "segment.bytes": INT,
-        "segment.ms": LONG,
+        SEGMENT_BYTES: INT,
+        SEGMENT_MS: LONG,
         UNCLEAN: BOOLEAN,
     }
 )
@@ -83,10 +103,8 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
                 "flush.ms",
                 "index.interval.bytes",
                 "preallocate",
-                "segment.bytes",
                 "segment.index.bytes",
                 "segment.jitter.ms",
-                "segment.ms",
             ),
             _OF_FILES,
         ),
@@ -140,7 +158,7 @@ def _why_not(name: str) -> str:
 def _value(name: str, value: str, message_bytes_max: int) -> int | str | None:
     if name == COMPRESSION:
         return _compression(value)
-    least, most = (1, message_bytes_max) if name == BATCH_BYTES else (-1, LIMIT_MAX)
+    least, most = BOUNDS.get(name, (1, message_bytes_max))
     number = int(value) if NUMBER.fullmatch(value) else None
     if number is None or not least <= number <= most:
         meaning = " (broker.message_bytes_max)" if name == BATCH_BYTES else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.disk import DiskSpace
+from magnetar.log.policy import PieceRule
 from magnetar.protocols.kafka.services import KeptReplica
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
@@ -32,6 +33,7 @@ class SomeDirectory:
     """``services.PartitionDirectory``."""
 
     path = PATH
+    pieces = PieceRule()
     fails = False
 
     async def space(self) -> DiskSpace:

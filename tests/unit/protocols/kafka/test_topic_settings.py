@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.disk import DiskSpace
+from magnetar.log.policy import PieceRule
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.protocols.kafka.handlers.recompression import CODECS
+from magnetar.protocols.kafka.services import KeptReplica
 from magnetar.protocols.kafka.topic_settings import (
     APPEND,
     DELETE,
@@ -86,6 +89,9 @@ def test_nothing_is_taken_that_has_no_effect(name: str) -> None:
         ("max.message.bytes", str(MOST + 1)),
         ("max.message.bytes", "much"),
         ("retention.ms", "-2"),
+        ("segment.bytes", str((1 << 20) - 1)),
+        ("segment.bytes", str(1 << 31)),
+        ("segment.ms", "0"),
     ],
 )
 def test_values_that_cannot_be_kept_are_refused(name: str, value: str) -> None:
@@ -123,6 +129,57 @@ def test_settings_are_set_described_and_deleted() -> None:
         assert values(await described(peer)) == {"compression.type": "zstd"}
 
     run(scenario)
+
+
+def test_a_topic_says_what_its_log_is_cut_into() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, name = world.peer(), parse_topic("t")
+        configured = world.store.policy.roll
+        found = await described(peer)
+        assert found["segment.bytes"].value == str(configured.bytes_max)
+        assert found["segment.ms"].value == str(configured.age_ms_max)
+        said = await changed(
+            peer,
+            ConfigChange("segment.bytes", SET, "1048576"),
+            ConfigChange("segment.ms", SET, str(2**63 - 1)),
+            ConfigChange("compression.type", SET, "gzip"),
+        )
+        assert (said.error_code, said.error_message) == (0, None)
+        set_to = {"segment.bytes": "1048576", "segment.ms": str(2**63 - 1)}
+        assert values(await described(peer)) == {**set_to, "compression.type": "gzip"}
+        policy = (await world.services.topics.policies.of(name)).log
+        assert policy.pieces == PieceRule(1 << 20, 2**63 - 1)
+        assert policy.roll.bytes_max == configured.bytes_max, "smaller ones are looked at apart"
+        assert policy.roll.age_ms_max == 2**63 - 1
+        for setting in set_to:
+            assert (await changed(peer, ConfigChange(setting, DELETE))).error_code == 0
+        assert values(await described(peer)) == {"compression.type": "gzip"}
+        assert (await world.services.topics.policies.of(name)).log.pieces == PieceRule()
+
+    run(scenario)
+
+
+def test_of_partitions_their_own_files_are_described() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await world.services.control.policies.set_topic(parse_topic("t"), "engine", "partition")
+        assert "segment.bytes" not in await described(peer), "it has none, and knows of none"
+        world.services.directory = Directory()
+        found = await described(peer)
+        assert (found["segment.bytes"].value, found["segment.ms"].value) == ("5000", "6000")
+
+    run(scenario)
+
+
+class Directory:
+    path = "/partitions"
+    pieces = PieceRule(5000, 6000)
+
+    async def space(self) -> DiskSpace:
+        raise OSError("nobody asks")
+
+    def kept(self) -> Sequence[KeptReplica]:
+        return ()
 
 
 def test_lists_are_what_they_would_become() -> None:

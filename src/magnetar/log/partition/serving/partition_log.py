@@ -169,6 +169,7 @@ class PartitionLog:
         self._tail = tail
         self.scope = TaskScope(f"log/{name}", fails(self.task_failed))
         self._policy = policy
+        self._limits = hosted.source.limits
         self._now_ms = now_ms
         self._watch = ReadableWatch()
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
@@ -184,6 +185,7 @@ class PartitionLog:
         self._loop = asyncio.get_running_loop()
         self._unwatch = hosted.watch(self._advance)
         self.watch_readable = self._watch.watch
+        self._cut_segments()
         self._advance()
 
     def join(self, company: LogCompany) -> None:
@@ -436,7 +438,17 @@ class PartitionLog:
     def set_policy(self, policy: LogPolicy) -> None:
         """See the seam."""
         self._policy = policy
+        self._cut_segments()
         self.trim_nowait()
+
+    def _cut_segments(self) -> None:
+        """As the policy says, from the appends on that come now. (Followers cut theirs as they are
+        configured, until they lead.)"""
+        source, said = self._hosted.source, self._policy.pieces
+        limits = source.policy.segments.with_bounds(said.bytes_max, said.age_ms_max)
+        if limits != self._limits and not self._closed and self.lost is None:
+            self._limits = limits
+            self._hosted.lane.submit(partial(source.cut_by, limits))
 
     def tick(self) -> None:
         """Some time has passed."""

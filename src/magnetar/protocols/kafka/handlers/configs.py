@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from magnetar.cluster.policies.policies import (
     MEGABYTES_MAX,
@@ -19,7 +20,7 @@ from magnetar.cluster.policies.policies import (
 )
 from magnetar.cluster.policies.policy_values import NUMBER_MAX
 from magnetar.cluster.topic_name import TopicName
-from magnetar.log.policy import Engine, LogPolicy
+from magnetar.log.policy import Engine, LogPolicy, PieceRule
 from magnetar.model.errors import (
     ConfigError,
     InvalidPolicyError,
@@ -46,6 +47,8 @@ from magnetar.protocols.kafka.topic_settings import (
     MIN_IN_SYNC,
     RETENTION_BYTES,
     RETENTION_MS,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
     SET,
     SETTABLE,
     STRING,
@@ -78,6 +81,16 @@ MEGABYTE: Final = 1 << 20
 FROM_TOPIC: Final = 1
 FROM_BROKER: Final = 4
 FROM_DEFAULT: Final = 5
+NOT_SAID: Final = KafkaPolicy()
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        COMPRESSION: "compression",
+        BATCH_BYTES: "batch_bytes_max",
+        SEGMENT_BYTES: "segment_bytes",
+        SEGMENT_MS: "segment_ms",
+    }
+)
+"""Settings that are fields of ``KafkaPolicy``, and which."""
 
 
 # -- what holds -----------------------------------------------------------------------------------
@@ -110,7 +123,8 @@ async def _described(
     said = await services.control.policies.of_topic(topic)
     log = (await services.topics.policies.of(topic)).log
     found = [_config(name, value, kept) for name, value, kept in _settable(services, said)]
-    fixed = {**FIXED, **_replicated(said.partition_replication), **_of_log(log)}
+    found += [_config(name, value, kept) for name, value, kept in _pieces(services, log)]
+    fixed = {**FIXED, **_replicated(said.partition_replication), ENGINE: log.engine.value}
     found += [_config(name, value, False, read_only=True) for name, value in fixed.items()]
     return found
 
@@ -129,7 +143,7 @@ def _settable(services: KafkaServices, said: Policies) -> Iterable[tuple[str, st
         (RETENTION_BYTES, retention.megabytes, MEGABYTE),
     ):
         yield name, str(units * unit if units >= 0 else -1), said.retention is not None
-    kafka = said.kafka or KafkaPolicy()
+    kafka = said.kafka or NOT_SAID
     most = kafka.batch_bytes_max or services.broker.message_bytes_max
     yield COMPRESSION, kafka.compression or AS_PRODUCED, bool(kafka.compression)
     yield BATCH_BYTES, str(most), bool(kafka.batch_bytes_max)
@@ -143,16 +157,19 @@ def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:
     return found | ({MIN_IN_SYNC: str(said.min_in_sync)} if said.min_in_sync else {})
 
 
-def _of_log(log: LogPolicy) -> dict[str, str]:
-    """What retention takes away at a time is a ledger; files of partitions are the broker's."""
-    if log.engine is not Engine.LEDGER:
-        return {ENGINE: log.engine.value}
-    roll = log.roll
-    return {
-        ENGINE: log.engine.value,
-        "segment.bytes": str(roll.bytes_max),
-        "segment.ms": str(roll.age_ms_max),
-    }
+def _pieces(services: KafkaServices, log: LogPolicy) -> Iterable[tuple[str, str, bool]]:
+    """As ``_settable``: what a log is cut into, by its engine. Nothing is told of partitions that
+    this broker cannot have, where the topic does not say it."""
+    configured = PieceRule(log.roll.bytes_max, log.roll.age_ms_max)
+    if log.engine is Engine.PARTITION:
+        directory = services.directory
+        configured = PieceRule() if directory is None else directory.pieces
+    for name, said, else_ in (
+        (SEGMENT_BYTES, log.pieces.bytes_max, configured.bytes_max),
+        (SEGMENT_MS, log.pieces.age_ms_max, configured.age_ms_max),
+    ):
+        if said or else_:
+            yield name, str(said or else_), bool(said)
 
 
 def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:
@@ -281,14 +298,14 @@ async def apply_changes(services: KafkaServices, topic: TopicName, changes: Topi
     if RETENTION_MS in changes or RETENTION_BYTES in changes:
         retention = _retention(said.retention or RetentionPolicy(-1, -1), changes)
         await policies.set_topic(topic, "retention", retention)
-    if COMPRESSION in changes or BATCH_BYTES in changes:
-        kafka = said.kafka or KafkaPolicy()
-        if COMPRESSION in changes:
-            kafka = replace(kafka, compression=str(changes[COMPRESSION] or ""))
-        if BATCH_BYTES in changes:
-            kafka = replace(kafka, batch_bytes_max=int(changes[BATCH_BYTES] or 0))
-        if kafka != (said.kafka or KafkaPolicy()):
-            await policies.set_topic(topic, "kafka", None if kafka == KafkaPolicy() else kafka)
+    now = said.kafka or NOT_SAID
+    wanted: dict[str, Any] = {}
+    for name in FIELDS.keys() & changes.keys():
+        value, field = changes[name], FIELDS[name]
+        wanted[field] = getattr(NOT_SAID, field) if value is None else value
+    kafka = replace(now, **wanted)
+    if kafka != now:
+        await policies.set_topic(topic, "kafka", None if kafka == NOT_SAID else kafka)
 
 
 def _retention(now: RetentionPolicy, changes: TopicChanges) -> RetentionPolicy | None:

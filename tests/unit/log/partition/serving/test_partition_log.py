@@ -23,7 +23,7 @@ from magnetar.log.partition.replication.state_store import StateStore
 from magnetar.log.partition.serving import partition_log
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
-from magnetar.log.policy import Engine, LogPolicy, Retention
+from magnetar.log.policy import Engine, LogPolicy, PieceRule, Retention
 from magnetar.log.seam import Content, LogStore, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
@@ -590,5 +590,35 @@ def test_a_part_that_cannot_be_stored_is_an_error_of_the_log(
         source = await setting.store().open(NAME)
         await append(source, [b"x"])
         await source.close()
+
+    setting.run(scenario)
+
+
+def test_segments_end_as_the_topic_says() -> None:
+    """From the append on that comes next; an owner that opens the log knows it, too."""
+    setting = Setting(replace(SMALL, segments=SegmentLimits()))
+    smaller = replace(POLICY, pieces=PieceRule(600))
+
+    def bases() -> list[int]:
+        files = (setting.parts.path / "t-0").glob("*.log")
+        return sorted(int(each.stem) for each in files)
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await fill(source, 20)
+        assert bases() == [0]
+        source.set_policy(smaller)
+        await fill(source, 20)
+        assert len(bases()) > 2
+        assert bases()[1] == 20, "what is there stays as it is"
+        source.set_policy(POLICY)
+        before = bases()
+        await fill(source, 20)
+        assert bases() == before
+        await source.close()
+        again = await setting.store(smaller).open(NAME)
+        await fill(again, 20)
+        assert len(bases()) > len(before)
+        assert len(await read_all(again)) == 80
 
     setting.run(scenario)
