@@ -44,7 +44,7 @@ static int has_hardware_crc(void) {
 }
 #endif
 
-#define INTERFACE 2 /* magnetar/speedups/__init__.py has the same: what it asks for */
+#define INTERFACE 3 /* magnetar/speedups/__init__.py has the same: what it asks for */
 #define UNLOCKED_BYTES_MIN (64 << 10) /* shorter loops do not give the interpreter's lock away */
 #define GROUPS_SEARCHED 64 /* of a chunk, the latest groups that a frame may join */
 
@@ -1168,6 +1168,386 @@ static PyObject *read_acks(PyObject *module, PyObject *const *args, Py_ssize_t c
     return with_stop(found, at);
 }
 
+/* -- Pulsar: stored entries, as columns ------------------------------------------------------ */
+
+#define WANT_VALUES 1
+#define WANT_KEYS 2
+#define WANT_EVENT_TIMES 4
+#define WANT_KEYS_ENCODED 8
+#define WANT_PROPERTIES 16
+#define TIME_MS_MAX (INT64_MAX / 1000) /* later times are no timestamp in microseconds */
+#define VERSION_BYTES 8
+
+/* A field of a message: its tag, and its number, or where its bytes lie. */
+typedef struct {
+    uint32_t tag;
+    uint64_t value;
+    const uint8_t *bytes;
+} Field;
+
+/* The field at ``at``, all before ``end``: where the next one begins; NULL for none that is whole,
+ * or for one that no client writes. */
+static inline const uint8_t *read_field(const uint8_t *at, const uint8_t *end, Field *field) {
+    uint64_t tag;
+    at = get_varint(at, end, 5, &tag);
+    if (at == NULL || tag < 8 || tag > UINT32_MAX)
+        return NULL;
+    *field = (Field){(uint32_t)tag, 0, at};
+    switch (tag & 7) {
+    case 0:
+        return get_varint(at, end, 9, &field->value);
+    case 1:
+        return end - at >= 8 ? at + 8 : NULL;
+    case 2:
+        at = get_varint(at, end, 9, &field->value);
+        if (at == NULL || field->value > (uint64_t)(end - at))
+            return NULL;
+        field->bytes = at;
+        return at + field->value;
+    case 5:
+        return end - at >= 4 ? at + 4 : NULL;
+    }
+    return NULL;
+}
+
+/* Where a message's value and key lie, which are NULL for none, and what else it says. */
+typedef struct {
+    const uint8_t *value, *key;
+    size_t value_bytes, key_bytes;
+    int64_t event_time_ms;
+    uint8_t key_encoded;
+} Row;
+
+/* An entry: where its data lie, and what holds for all its messages; -1 for what it does not say. */
+typedef struct {
+    const uint8_t *data, *end;
+    int64_t messages, published_ms, last_offset, version;
+} StoredHead;
+
+/* The metadata [at, end) of an entry; 0 if it is not of the usual shape. What it says of a message
+ * that is an entry of its own goes into ``row``. */
+static int read_stored_metadata(
+    const uint8_t *at, const uint8_t *end, long wanted, StoredHead *head, Row *row) {
+    int named = 0, numbered = 0, odd = 0;
+    Field field;
+    while (at < end) {
+        at = read_field(at, end, &field);
+        if (at == NULL)
+            return 0;
+        switch (field.tag) {
+        case 1 << 3 | 2: /* producer_name */
+            named = 1;
+            break;
+        case 2 << 3: /* sequence_id */
+            numbered = 1;
+            break;
+        case 3 << 3: /* publish_time */
+            odd |= field.value > TIME_MS_MAX;
+            head->published_ms = (int64_t)field.value;
+            break;
+        case 4 << 3 | 2: /* properties, which mean something only without a batch */
+            odd |= (wanted & WANT_PROPERTIES) != 0;
+            break;
+        case 6 << 3 | 2: /* partition_key */
+            row->key = field.bytes;
+            row->key_bytes = (size_t)field.value;
+            break;
+        case 8 << 3: /* compression */
+            odd |= field.value != 0;
+            break;
+        case 11 << 3: /* num_messages_in_batch */
+            odd |= field.value == 0 || field.value > INT32_MAX;
+            head->messages = (int64_t)field.value;
+            break;
+        case 12 << 3: /* event_time */
+            odd |= field.value > TIME_MS_MAX;
+            row->event_time_ms = (int64_t)field.value;
+            break;
+        case 13 << 3 | 2: /* encryption_keys */
+        case 14 << 3 | 2: /* encryption_algo */
+        case 13 << 3:
+        case 14 << 3:
+            return 0;
+        case 16 << 3 | 2: /* schema_version */
+            head->version = field.value == VERSION_BYTES ? (int64_t)get64(field.bytes) : -1;
+            odd |= head->version < -1;
+            break;
+        case 17 << 3: /* partition_key_b64_encoded */
+            row->key_encoded = field.value != 0;
+            break;
+        case 25 << 3: /* null_value */
+            row->value = field.value ? NULL : head->data;
+            break;
+        case 27 << 3: /* num_chunks_from_msg */
+            odd |= field.value > 1;
+            break;
+        case 31 << 3 | 2: /* indexes of what compaction left */
+        case 31 << 3:
+            return 0;
+        }
+    }
+    return named && numbered && head->published_ms >= 0 && !odd;
+}
+
+/* The head of the entry [at, end): a broker's header and a checksum, which may be absent, and
+ * metadata; 0 if it is not of the usual shape. */
+static int read_stored_head(
+    const uint8_t *at, const uint8_t *end, long wanted, StoredHead *head, Row *row) {
+    *head = (StoredHead){NULL, end, -1, -1, -1, -1};
+    *row = (Row){NULL, NULL, 0, 0, 0, 0};
+    if (end - at >= 6 && at[0] == 0x0E && at[1] == 0x02) {
+        uint32_t size = get32(at + 2);
+        at += 6;
+        if (size > (uint64_t)(end - at))
+            return 0;
+        Field field;
+        for (const uint8_t *stop = at + size; at < stop;) {
+            at = read_field(at, stop, &field);
+            if (at == NULL)
+                return 0;
+            if (field.tag == (2 << 3)) /* the offset of its last message */
+                head->last_offset = (int64_t)field.value;
+        }
+    }
+    if (end - at >= 10 && at[0] == 0x0E && at[1] == 0x01)
+        at += 6;
+    if (end - at < 4 || get32(at) > (uint64_t)(end - at - 4))
+        return 0;
+    head->data = row->value = at + 4 + get32(at);
+    row->value_bytes = (size_t)(end - head->data);
+    return read_stored_metadata(at + 4, head->data, wanted, head, row);
+}
+
+/* The message of a batch at ``at``, all before ``end``: where the next one begins; NULL if it is
+ * not of the usual shape. */
+static const uint8_t *read_row(const uint8_t *at, const uint8_t *end, long wanted, Row *row) {
+    if (end - at < 4 || get32(at) > (uint64_t)(end - at - 4))
+        return NULL;
+    const uint8_t *values = at + 4 + get32(at);
+    int sized = 0, odd = 0;
+    Field field;
+    *row = (Row){values, NULL, 0, 0, 0, 0};
+    for (at += 4; at < values;) {
+        at = read_field(at, values, &field);
+        if (at == NULL)
+            return NULL;
+        switch (field.tag) {
+        case 1 << 3 | 2: /* properties */
+            odd |= (wanted & WANT_PROPERTIES) != 0;
+            break;
+        case 2 << 3 | 2: /* partition_key */
+            row->key = field.bytes;
+            row->key_bytes = (size_t)field.value;
+            break;
+        case 3 << 3: /* payload_size */
+            sized = field.value <= (uint64_t)(end - values);
+            row->value_bytes = (size_t)field.value;
+            break;
+        case 4 << 3: /* compacted_out */
+            odd |= field.value != 0;
+            break;
+        case 5 << 3: /* event_time */
+            odd |= field.value > TIME_MS_MAX;
+            row->event_time_ms = (int64_t)field.value;
+            break;
+        case 6 << 3: /* partition_key_b64_encoded */
+            row->key_encoded = field.value != 0;
+            break;
+        case 9 << 3: /* null_value */
+            row->value = field.value ? NULL : values;
+            break;
+        }
+    }
+    return sized && !odd ? values + row->value_bytes : NULL;
+}
+
+typedef struct {
+    StoredHead *heads;
+    Py_ssize_t entries;
+    Row *rows;
+    Py_ssize_t count;
+    uint64_t bytes, bytes_max; /* of values and keys */
+    long wanted;
+} Gathering;
+
+static int add_row(Gathering *gathering, const Row *row) {
+    Row *larger = grown(gathering->rows, gathering->count, sizeof(Row));
+    if (larger == NULL)
+        return -1;
+    gathering->rows = larger;
+    larger[gathering->count++] = *row;
+    if (row->value != NULL)
+        gathering->bytes += row->value_bytes;
+    if (row->key != NULL)
+        gathering->bytes += row->key_bytes;
+    return gathering->bytes <= gathering->bytes_max;
+}
+
+/* The messages of an entry. 1: taken, 0: not of the usual shape, or too much, -1: an error. */
+static int add_stored(Gathering *gathering, const Py_buffer *entry) {
+    const uint8_t *at = entry->buf;
+    StoredHead head;
+    Row row;
+    if (!read_stored_head(at, at + entry->len, gathering->wanted, &head, &row))
+        return 0;
+    StoredHead *larger = grown(gathering->heads, gathering->entries, sizeof(StoredHead));
+    if (larger == NULL)
+        return -1;
+    gathering->heads = larger;
+    Py_ssize_t count = gathering->count;
+    uint64_t bytes = gathering->bytes;
+    int added = 1;
+    at = head.data;
+    if (head.messages < 0)
+        added = add_row(gathering, &row);
+    for (int64_t i = 0; added > 0 && i < head.messages; i++) {
+        at = read_row(at, head.end, gathering->wanted, &row);
+        added = at == NULL ? 0 : add_row(gathering, &row);
+    }
+    if (added <= 0) { /* nothing of it */
+        gathering->count = count;
+        gathering->bytes = bytes;
+        return added;
+    }
+    larger[gathering->entries++] = head;
+    return 1;
+}
+
+/* A column of bytes: offsets of 32 bits, the bytes, and which there are. */
+typedef struct {
+    uint8_t *offsets, *data, *present;
+} BytesColumn;
+
+static void write_bytes_column(const Gathering *gathering, int keys, BytesColumn column) {
+    int32_t offset = 0;
+    memcpy(column.offsets, &offset, 4);
+    for (Py_ssize_t i = 0; i < gathering->count; i++) {
+        const Row *row = &gathering->rows[i];
+        const uint8_t *bytes = keys ? row->key : row->value;
+        if (bytes != NULL) {
+            size_t size = keys ? row->key_bytes : row->value_bytes;
+            if (size)
+                memcpy(column.data + offset, bytes, size);
+            offset += (int32_t)size;
+            if (column.present != NULL)
+                column.present[i / 8] |= (uint8_t)(1 << i % 8);
+        }
+        memcpy(column.offsets + 4 * (i + 1), &offset, 4);
+    }
+}
+
+/* (offsets, bytes, bits of those that are there, or None if all are); NULL on an error. */
+static PyObject *bytes_column(const Gathering *gathering, int keys) {
+    Py_ssize_t absent = 0, bytes = 0;
+    for (Py_ssize_t i = 0; i < gathering->count; i++) {
+        const Row *row = &gathering->rows[i];
+        if ((keys ? row->key : row->value) == NULL)
+            absent++;
+        else
+            bytes += (Py_ssize_t)(keys ? row->key_bytes : row->value_bytes);
+    }
+    Py_ssize_t bits = (gathering->count + 7) / 8;
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, 4 * (gathering->count + 1));
+    PyObject *data = PyBytes_FromStringAndSize(NULL, bytes);
+    PyObject *present = absent ? PyBytes_FromStringAndSize(NULL, bits) : Py_NewRef(Py_None);
+    PyObject *found = NULL;
+    if (offsets != NULL && data != NULL && present != NULL) {
+        BytesColumn column = {
+            (uint8_t *)PyBytes_AsString(offsets), (uint8_t *)PyBytes_AsString(data),
+            absent ? memset(PyBytes_AsString(present), 0, (size_t)bits) : NULL};
+        if (bytes < UNLOCKED_BYTES_MIN) {
+            write_bytes_column(gathering, keys, column);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            write_bytes_column(gathering, keys, column);
+            Py_END_ALLOW_THREADS
+        }
+        found = PyTuple_Pack(3, offsets, data, present);
+    }
+    Py_XDECREF(offsets);
+    Py_XDECREF(data);
+    Py_XDECREF(present);
+    return found;
+}
+
+/* The numbers of all entries, four each. */
+static PyObject *heads_column(const Gathering *gathering) {
+    PyObject *found = PyBytes_FromStringAndSize(NULL, 32 * gathering->entries);
+    char *at = found == NULL ? NULL : PyBytes_AsString(found);
+    for (Py_ssize_t i = 0; at != NULL && i < gathering->entries; i++, at += 32)
+        memcpy(at, &gathering->heads[i].messages, 32);
+    return found;
+}
+
+static PyObject *event_times_column(const Gathering *gathering) {
+    PyObject *found = PyBytes_FromStringAndSize(NULL, 8 * gathering->count);
+    char *at = found == NULL ? NULL : PyBytes_AsString(found);
+    for (Py_ssize_t i = 0; at != NULL && i < gathering->count; i++, at += 8)
+        memcpy(at, &gathering->rows[i].event_time_ms, 8);
+    return found;
+}
+
+static PyObject *keys_encoded_column(const Gathering *gathering) {
+    PyObject *found = PyBytes_FromStringAndSize(NULL, gathering->count);
+    char *at = found == NULL ? NULL : PyBytes_AsString(found);
+    for (Py_ssize_t i = 0; at != NULL && i < gathering->count; i++)
+        at[i] = (char)gathering->rows[i].key_encoded;
+    return found;
+}
+
+static PyObject *gathered(const Gathering *gathering) {
+    long wanted = gathering->wanted;
+    PyObject *columns[5] = {
+        heads_column(gathering),
+        wanted & WANT_VALUES ? bytes_column(gathering, 0) : Py_NewRef(Py_None),
+        wanted & WANT_KEYS ? bytes_column(gathering, 1) : Py_NewRef(Py_None),
+        wanted & WANT_EVENT_TIMES ? event_times_column(gathering) : Py_NewRef(Py_None),
+        wanted & WANT_KEYS_ENCODED ? keys_encoded_column(gathering) : Py_NewRef(Py_None),
+    };
+    PyObject *found = NULL;
+    if (columns[0] && columns[1] && columns[2] && columns[3] && columns[4])
+        found = PyTuple_Pack(5, columns[0], columns[1], columns[2], columns[3], columns[4]);
+    for (int i = 0; i < 5; i++)
+        Py_XDECREF(columns[i]);
+    return found;
+}
+
+static PyObject *gather_messages(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (check_count(count, 3) < 0)
+        return NULL;
+    Gathering gathering = {NULL, 0, NULL, 0, 0, 0, PyLong_AsLong(args[1])};
+    if (gathering.wanted == -1 && PyErr_Occurred())
+        return NULL;
+    long long bytes_max = PyLong_AsLongLong(args[2]);
+    if (bytes_max == -1 && PyErr_Occurred())
+        return NULL;
+    if (bytes_max < 0 || bytes_max > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "bytes_max is not within what offsets of 32 bits say");
+        return NULL;
+    }
+    gathering.bytes_max = (uint64_t)bytes_max;
+    Py_ssize_t given = PySequence_Size(args[0]), opened = 0;
+    Py_buffer *entries = given > 0 ? PyMem_Malloc((size_t)given * sizeof(Py_buffer)) : NULL;
+    if (given > 0 && entries == NULL)
+        PyErr_NoMemory();
+    int added = PyErr_Occurred() ? -1 : 1;
+    while (added > 0 && opened < given) {
+        PyObject *entry = PySequence_GetItem(args[0], opened);
+        added = entry == NULL || PyObject_GetBuffer(entry, &entries[opened], PyBUF_SIMPLE) < 0
+                    ? -1
+                    : add_stored(&gathering, &entries[opened++]);
+        Py_XDECREF(entry); /* what was opened holds it */
+    }
+    PyObject *found = added < 0 ? NULL : gathered(&gathering);
+    while (opened)
+        PyBuffer_Release(&entries[--opened]);
+    PyMem_Free(entries);
+    PyMem_Free(gathering.heads);
+    PyMem_Free(gathering.rows);
+    return found;
+}
+
 /* -- the module ------------------------------------------------------------------------------ */
 
 #define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
@@ -1177,6 +1557,7 @@ static PyMethodDef functions[] = {
     FUNCTION(decode_adds),     FUNCTION(encode_receipts), FUNCTION(find_frames),
     FUNCTION(inspect_adds),    FUNCTION(join_messages), FUNCTION(join_records),
     FUNCTION(read_acks),       FUNCTION(read_sends),   FUNCTION(whole_messages),
+    FUNCTION(gather_messages),
     {NULL, NULL, 0, NULL},
 };
 

@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SETTINGS,
     "tables": {"model"} | SETTINGS,
     "pipeline": {
-        "model", "wire", "env", "ledger", "repair", "log", "cluster", "staging", "tables",
+        "model", "speedups", "wire", "env", "ledger", "repair", "log", "cluster", "staging",
+        "tables",
     }
     | SETTINGS,
     "app": {

@@ -22,7 +22,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """What is asked of the module in C; ``_speedups.c`` has the same. To be raised with every change
 of an argument or an answer: a module that was built before it is not used."""
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING or not NATIVE:
         decode_adds,
         encode_receipts,
         find_frames,
+        gather_messages,
         inspect_adds,
         join_messages,
         join_records,
@@ -71,6 +72,7 @@ else:
         decode_adds,
         encode_receipts,
         find_frames,
+        gather_messages,
         inspect_adds,
         join_messages,
         join_records,
@@ -89,6 +91,7 @@ __all__ = [
     "decode_adds",
     "encode_receipts",
     "find_frames",
+    "gather_messages",
     "inspect_adds",
     "join_messages",
     "join_records",

@@ -194,6 +194,58 @@ def _whole_messages(rng: random.Random) -> Call:
     return "whole_messages", (bytes(payload[: rng.choice((None, None, 9, 10, 30))]),)
 
 
+def _single_metadata(rng: random.Random, size: int) -> bytes:
+    parts = [b"\x18" + varint(size)]
+    optional = (
+        b"\x12\x03key", b"\x12\x00", b"\x28" + varint(number(rng)), b"\x30\x01", b"\x48\x01",
+        b"\x40" + varint(number(rng)), b"\x3a\x02ok", b"\x0a\x06\x0a\x01a\x12\x01b", b"\x20\x01",
+        b"\x18" + varint(size), b"\xa2\x06\x01x", b"\xa9\x06" + bytes(8), b"\xad\x06" + bytes(4),
+    )  # fmt: skip
+    if rng.random() < 0.6:
+        parts += rng.sample(optional[: rng.choice((5, 5, 5, len(optional)))], rng.choice((1, 2, 3)))
+        rng.shuffle(parts)
+    return b"".join(parts)
+
+
+def stored_entry(rng: random.Random) -> bytes:
+    """As a broker stores it: of one message, or a batch."""
+    count = rng.choice((0, 0, 1, 3, 3, 20))
+    metadata = b"\x0a\x01p\x10" + varint(number(rng)) + b"\x18" + varint(number(rng, 42))
+    optional = (
+        b"\x32\x03key", b"\x48\x05", b"\x60" + varint(number(rng, 41)), b"\x88\x01\x01",
+        b"\xc8\x01\x01",
+        b"\x82\x01\x08" + bytes(7) + b"\x01", b"\x82\x01\x01v", b"\x22\x06\x0a\x01a\x12\x01b",
+        b"\x82\x01\x08" + rng.randbytes(8), b"\x40" + varint(rng.randrange(3)), b"\xd8\x01\x02",
+        b"\x58\x00", b"\x68\x01", b"\xfa\x01\x00", b"\x10" + varint(number(rng)),
+    )  # fmt: skip
+    if rng.random() < 0.5:
+        chosen = rng.sample(optional[: rng.choice((6, 6, 6, len(optional)))], rng.choice((1, 2)))
+        metadata += b"".join(chosen)
+    data = rng.randbytes(rng.choice((0, 30)))
+    if count:
+        metadata += b"\x58" + varint(count + (rng.random() < 0.02))
+        data = b"".join(
+            framed(_single_metadata(rng, size)) + rng.randbytes(size)
+            for size in (rng.choice((0, 1, 10, 130)) for _ in range(count))
+        ) + rng.choice((b"", b"", b"", b"behind"))  # fmt: skip
+    entry = framed(metadata) + data
+    entry = rng.choice((b"", b"\x0e\x01abcd")) + entry
+    offset = rng.choice((b"", b"\x08\x07", b"\x08\x07\x10" + varint(number(rng))))
+    return rng.choice((b"", b"\x0e\x02" + framed(offset))) + entry
+
+
+def _gather_messages(rng: random.Random) -> Call:
+    payloads: list[bytes | memoryview] = []
+    for _ in range(rng.choice((0, 1, 1, 4, 9))):
+        view = memoryview(stored_entry(rng))
+        if rng.random() < 0.1:
+            view, start, end = cut(rng, [bytes(view)])
+            view = view[start:end]
+        payloads.append(rng.choice((view, bytes(view))))
+    wanted = rng.choice((1, 31, 15, rng.randrange(32)))
+    return "gather_messages", (payloads, wanted, rng.choice((1 << 30, 1 << 30, 300, 0)))
+
+
 def ack_body(consumer_id: int, ledger_id: int, entry_id: int, kind: bytes = b"\x10\x00") -> bytes:
     message = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
     body = b"\x08" + varint(consumer_id) + kind + b"\x1a" + varint(len(message)) + message
@@ -252,7 +304,8 @@ def _crc32c(rng: random.Random) -> Call:
 
 MAKERS: Final[tuple[Callable[[random.Random], Call], ...]] = (
     _build_entries, _crc32c, _decode_add_answers, _decode_adds, _encode_receipts, _find_frames,
-    _inspect_adds, _join_messages, _join_records, _read_acks, _read_sends, _whole_messages,
+    _gather_messages, _inspect_adds, _join_messages, _join_records, _read_acks, _read_sends,
+    _whole_messages,
 )  # fmt: skip
 
 

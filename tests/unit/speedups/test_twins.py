@@ -20,7 +20,12 @@ from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.metadata import dispatch_facts
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    BrokerEntryMetadata,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 from tests.unit.speedups.chunks import MAKERS, answer, arguments, framed
 from tests.unit.speedups.fuzz import difference
 
@@ -66,8 +71,13 @@ def test_chunks_are_sound_and_unsound() -> None:
         assert kind != "raised", (seed, name, value)
         stops = name in ("read_sends", "read_acks", "decode_adds", "decode_add_answers")
         whole = value[1][1] == args[2] if stops else kind != "NoneType"
+        if name == "gather_messages":
+            whole = len(value[0][1]) == 32 * len(args[0])
         seen.add((name, whole))
-    for name in ("read_sends", "read_acks", "decode_adds", "inspect_adds", "join_messages"):
+    for name in (
+        "read_sends", "read_acks", "decode_adds", "inspect_adds", "join_messages",
+        "gather_messages",
+    ):  # fmt: skip
         assert {(name, True), (name, False)} <= seen
 
 
@@ -315,3 +325,57 @@ def test_messages_are_protobufs(twins: Any) -> None:
     assert twins.join_messages(300, 2, [*entries, other], 1 << 20) is None
     view = Entry(5, 0, memoryview(entries[0].data), 36)  # of a partition
     assert twins.join_messages(300, 2, [view], 1 << 20) is None
+
+
+# -- stored entries, as columns -------------------------------------------------------------------
+
+
+def test_messages_of_entries_are_columns(twins: Any) -> None:
+    """Batches and entries of one message, with nulls, as protobuf writes them."""
+    singles = [
+        SingleMessageMetadata(payload_size=3, partition_key="k", event_time=9),
+        SingleMessageMetadata(payload_size=0, null_value=True, partition_key_b64_encoded=True),
+    ]
+    heads = [single.SerializeToString() for single in singles]
+    data = framed(heads[0]) + b"abc" + framed(heads[1])
+    batch = MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=70, num_messages_in_batch=2,
+        schema_version=(5).to_bytes(8, "big"),
+    )  # fmt: skip
+    alone = MessageMetadata(producer_name="p", sequence_id=2, publish_time=80, partition_key="xy")
+    offset = BrokerEntryMetadata(index=11).SerializeToString()
+    entries = [
+        b"\x0e\x02" + framed(offset) + b"\x0e\x01abcd" + framed(batch.SerializeToString()) + data,
+        memoryview(framed(alone.SerializeToString()) + b"value"),
+    ]
+    found = twins.gather_messages(entries, 31, 100)
+    told, values, keys, times, encoded = found
+    assert struct.unpack("8q", told) == (2, 70, 11, 5, -1, 80, -1, -1)
+    assert values == (struct.pack("4i", 0, 3, 3, 8), b"abcvalue", b"\x05")
+    assert keys == (struct.pack("4i", 0, 1, 1, 3), b"kxy", b"\x05")
+    assert times == struct.pack("3q", 9, 0, 0)
+    assert encoded == b"\x00\x01\x00"
+    assert twins.gather_messages(entries, 0, 100) == (told, None, None, None, None)
+    assert twins.gather_messages(entries, 1, 10)[0] == told[:32]  # 11 bytes of values and keys
+    assert twins.gather_messages([], 1, 0)[:2] == (b"", (bytes(4), b"", None))
+    with pytest.raises(ValueError, match="bytes_max"):
+        twins.gather_messages(entries, 1, 1 << 31)
+    with pytest.raises(TypeError):
+        twins.gather_messages(["text"], 1, 1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"compression": 1}, {"encryption_algo": "x"}, {"num_chunks_from_msg": 2},
+        {"publish_time": 2**62}, {"num_messages_in_batch": 0}, {"num_messages_in_batch": 9},
+        {"event_time": 2**62}, {"compacted_batch_indexes": [1]},
+    ],
+)  # fmt: skip
+def test_entries_of_another_shape_are_left(twins: Any, odd: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"producer_name": "p", "sequence_id": 1, "publish_time": 70}
+    plain = framed(MessageMetadata(**fields).SerializeToString()) + b"value"
+    left = framed(MessageMetadata(**fields | odd).SerializeToString()) + b"value"
+    told, values, *_ = twins.gather_messages([plain, left, plain], 1, 100)
+    assert len(told) == 32
+    assert values == (struct.pack("2i", 0, 5), b"value", None)

@@ -1,8 +1,8 @@
 """Rows of messages -> Arrow arrays: bytes are gathered once, by Arrow's ``take``.
 
-A column of bytes is made as an array of twice as many elements over the block's bytes, whose
-offsets are begin and end of every value in turn; of these the even ones are taken. Nothing touches
-bytes in Python.
+Rows that were gathered already (``gathered_rows``) are columns as they are. Of others a column of
+bytes is made as an array of twice as many elements over the block's bytes, whose offsets are begin
+and end of every value in turn; of these the even ones are taken. Nothing touches bytes in Python.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.model.errors import ConfigError, ProtocolError
+from magnetar.pipeline.columns.gathered_rows import BytesColumn, GatheredRows
 from magnetar.pipeline.columns.message_rows import MessageRows, Properties
 from magnetar.pipeline.columns.plain_rows import PlainRows, plain_column
 from magnetar.pipeline.columns.protobuf_columns import Bytes, Flags, Ints, Spans
@@ -45,13 +46,40 @@ class ArrowColumns:
         self.schema = arrow_schema(columns)
         self._topic = topic
         self.partition = partition_number(topic)
-        self._constants = {"topic": topic, "partition": self.partition}
+        self._constants: dict[str, object] = {"topic": topic, "partition": self.partition}
         self._repeated: dict[str, Array] = {}
 
     def batch(self, rows: MessageRows, ids: EntryIds) -> pa.RecordBatch:
         """Raises ``ProtocolError`` for a string that is not UTF-8."""
         arrays = [self._array(field, rows, ids) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def gathered_batch(self, rows: GatheredRows, ids: EntryIds) -> pa.RecordBatch:
+        """Raises ``ProtocolError`` for a string that is not UTF-8."""
+        entries, indexes = rows.places()
+        arrays = [self._gathered_array(field, entries, indexes, ids, rows) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _gathered_array(
+        self, field: pa.Field, entries: Ints, indexes: Ints, ids: EntryIds, rows: GatheredRows
+    ) -> Array:
+        found = self._of_entry(field, entries, indexes, ids)
+        if found is not None:
+            return found
+        count = len(entries)
+        if field.name == "value":
+            assert rows.values is not None
+            return _bytes_array(rows.values, count, field.type)
+        if field.name == "key":
+            assert rows.keys is not None
+            return checked_text(_bytes_array(rows.keys, count, field.type), "key")
+        if field.name == "event_time":
+            assert rows.event_times_ms is not None
+            return _times(rows.event_times_ms, rows.event_times_ms <= 0, field.type)
+        if field.name == "key_is_base64":
+            assert rows.keys_encoded is not None
+            return pa.array(rows.keys_encoded > 0)
+        return self._repeat(field, [], count)  # properties or headers: none has any
 
     def plain_batch(self, rows: PlainRows, ids: EntryIds) -> pa.RecordBatch:
         """Of the messages of one entry. Raises ``ProtocolError``."""
@@ -71,7 +99,7 @@ class ArrowColumns:
     ) -> Array | None:
         """A column that says where a message lies and what holds for its entry."""
         if field.name in self._constants:
-            return self._constant(field, len(entries))
+            return self._repeat(field, self._constants[field.name], len(entries))
         if field.name == "message_id":
             return _message_ids(entries, batch_indexes, ids, field.type)
         if field.name == "publish_time":
@@ -103,13 +131,19 @@ class ArrowColumns:
         made = _map if name == "properties" else _headers
         return made(rows.bytes, rows.properties, len(rows.entries), field.type)
 
-    def _constant(self, field: pa.Field, count: int) -> Array:
+    def _repeat(self, field: pa.Field, value: object, count: int) -> Array:
         """The same value in every row: made once, and cut to length."""
         whole = self._repeated.get(field.name)
         if whole is None or len(whole) < count:
-            whole = pa.repeat(pa.scalar(self._constants[field.name], field.type), count)
+            whole = pa.repeat(pa.scalar(value, field.type), count)
             self._repeated[field.name] = whole
         return whole.slice(0, count)
+
+
+def _bytes_array(column: BytesColumn, count: int, kind: pa.DataType) -> Array:
+    offsets, data, present = column
+    bits = None if present is None else pa.py_buffer(present)
+    return pa.Array.from_buffers(kind, count, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def gather(bytes_: Bytes, spans: Spans, kind: pa.DataType) -> Array:

@@ -1,7 +1,8 @@
 """Blocks of stored entries -> record batches, of the messages between two places.
 
-Entries are decoded by columns, many at once; odd ones one by one (``plain_rows``). A message that
-came in chunks is a row where its last chunk lies.
+Entries of the usual shape are decoded in one pass (``gathered_rows``), where that is done in C;
+others by columns, many at once; odd ones one by one (``plain_rows``). A message that came in chunks
+is a row where its last chunk lies.
 
 Why: docs/adr/0082-entries-decoded-by-columns.md.
 
@@ -22,12 +23,14 @@ from magnetar.pipeline.columns.arrow_columns import ArrowColumns, EntryIds
 from magnetar.pipeline.columns.chunked_messages import ChunkedMessages, EarlierChunks
 from magnetar.pipeline.columns.conditions import Conditions
 from magnetar.pipeline.columns.entry_columns import TIME_MS_MAX, EntryTables, read_entries
+from magnetar.pipeline.columns.gathered_rows import gather_rows, wanted_of
 from magnetar.pipeline.columns.kafka_batches import as_pulsar
 from magnetar.pipeline.columns.message_rows import MessageRows, OddEntries, read_rows, select
 from magnetar.pipeline.columns.plain_rows import PlainRows, message_of_chunks, plain_rows, within
 from magnetar.pipeline.columns.protobuf_columns import ABSENT, Flags, Ints
 from magnetar.pipeline.columns.row_filter import RowFilter
 from magnetar.pipeline.places import UNBATCHED, Place
+from magnetar.speedups import NATIVE
 from magnetar.wire.pulsar.broker_metadata import read_header
 from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
 from magnetar.wire.pulsar.schemas import VERSION_BYTES, decode_version
@@ -40,7 +43,8 @@ BLOCK_BYTES = 1 << 20
 """Of stored entries that are decoded at once: what is made of them stays in a core's own cache."""
 
 LARGE_BLOCK_BYTES, FEW_ROWS = 8 << 20, 2000
-"""What a block costs beside its bytes is worth a thousand rows; of large messages it holds more."""
+"""What a block costs beside its bytes is worth a thousand rows; of large messages it holds more,
+unless it is decoded in one pass."""
 
 BLOCK_ENTRIES = 20_000
 
@@ -65,7 +69,7 @@ def decode_entries(
         if byte_count >= bytes_max or len(block) >= BLOCK_ENTRIES:
             before = decoder.messages_read
             yield from decoder.decode(block, offsets)
-            few = decoder.messages_read - before < FEW_ROWS
+            few = decoder.by_columns and decoder.messages_read - before < FEW_ROWS
             block, offsets, byte_count = [], [], 0
             bytes_max = LARGE_BLOCK_BYTES if few else BLOCK_BYTES
     if block:
@@ -77,7 +81,9 @@ class EntryDecoder:
 
     ``start`` and ``end`` bound the messages, of which entries outside have none. ``earlier`` finds
     the chunks before the range of a message whose last chunk lies in it. Rows are messages for
-    which the ``conditions`` hold; ``messages_read`` counts all.
+    which the ``conditions`` hold; ``messages_read`` counts all. ``gathers``: in one pass, if there
+    are no conditions; in Python that takes longer than by columns. ``by_columns``: whether the last
+    block, or a part of it, was not.
     """
 
     def __init__(
@@ -88,9 +94,14 @@ class EntryDecoder:
         end: Place,
         earlier: EarlierChunks,
         conditions: Conditions = (),
+        *,
+        gathers: bool = NATIVE,
     ) -> None:
         self._filter = RowFilter(conditions)
+        self._gathers = gathers and not conditions
+        self._wanted = wanted_of(columns)
         self.messages_read = 0
+        self.by_columns = True
         self._tables = EntryTables({*columns, *self._filter.columns})
         self._arrow = ArrowColumns(columns, topic)
         self._topic = topic
@@ -101,6 +112,42 @@ class EntryDecoder:
         self, entries: Sequence[StoredEntry], offsets: Sequence[int]
     ) -> Iterator[pa.RecordBatch]:
         """The record batches of the next entries of the range, as ``decode_entries``."""
+        taken = 0
+        if self._gathers and entries and not self._cut(entries[0]) and not self._cut(entries[-1]):
+            taken, batch = self._gathered(entries, offsets)
+            if batch is not None:
+                yield from _sliced(batch, batch.nbytes)
+        self.by_columns = taken < len(entries)
+        if self.by_columns:
+            yield from self._decode(entries[taken:], offsets[taken:])
+
+    def _cut(self, entry: StoredEntry) -> bool:
+        """Whether messages of it may lie outside of the range."""
+        place = Place(entry.ledger_id, entry.entry_id, self._start.batch_index)
+        return (place == self._start and place.batch_index > 0) or place[:2] == self._end[:2]
+
+    def _gathered(
+        self, entries: Sequence[StoredEntry], offsets: Sequence[int]
+    ) -> tuple[int, pa.RecordBatch | None]:
+        """The first of the entries, as far as they are of the usual shape: how many, and what lies
+        in them."""
+        rows = gather_rows([entry.payload for entry in entries], self._wanted)
+        taken = len(rows.messages)
+        if not taken:
+            return 0, None
+        offsets_ = _offsets(offsets[:taken], rows.messages, rows.last_offsets)
+        ids = _ids(entries[:taken], rows.publish_times_ms, offsets_, rows.schema_versions)
+        try:
+            batch = self._arrow.gathered_batch(rows, ids)
+        except ProtocolError:  # of which entry is found out by columns
+            return 0, None
+        self.messages_read += batch.num_rows
+        return taken, batch
+
+    def _decode(
+        self, entries: Sequence[StoredEntry], offsets: Sequence[int]
+    ) -> Iterator[pa.RecordBatch]:
+        """By columns."""
         block = _Block(entries, offsets, self._tables)
         self.messages_read += block.messages
         wanted = self._filter.entries(block.ids) | block.table.odd
@@ -204,17 +251,9 @@ class _Block:
     ) -> None:
         self.entries, self.offsets = entries, offsets
         self.table = table = read_entries([entry.payload for entry in entries], tables)
-        count, ints = len(entries), table.fields.ints
-        given = np.fromiter(offsets, np.int64, count)
-        by_header = table.last_offsets - np.maximum(ints["num_messages"], 1) + 1
-        by_header[table.last_offsets == ABSENT] = UNNUMBERED
-        self.ids = EntryIds(
-            np.fromiter((entry.ledger_id for entry in entries), np.int64, count),
-            np.fromiter((entry.entry_id for entry in entries), np.int64, count),
-            ints["publish_time"],
-            np.where(given == UNNUMBERED, by_header, given),
-            table.schema_versions,
-        )
+        ints = table.fields.ints
+        numbered = _offsets(offsets, ints["num_messages"], table.last_offsets)
+        self.ids = _ids(entries, ints["publish_time"], numbered, table.schema_versions)
 
     @property
     def messages(self) -> int:
@@ -238,6 +277,25 @@ class _Block:
             blocks = np.cumsum(sizes[first:stop]) // RUN_BYTES_MAX
             for begin, end in equal_runs(blocks):
                 yield first + begin, first + end
+
+
+def _offsets(given: Sequence[int], messages: Ints, last_offsets: Ints) -> Ints:
+    """Of the first message of each entry: as given, else by the offset of its last one."""
+    by_header = last_offsets - np.maximum(messages, 1) + 1
+    by_header[last_offsets == ABSENT] = UNNUMBERED
+    offsets = np.fromiter(given, np.int64, len(given))
+    return np.where(offsets == UNNUMBERED, by_header, offsets)
+
+
+def _ids(entries: Sequence[StoredEntry], times_ms: Ints, offsets: Ints, versions: Ints) -> EntryIds:
+    count = len(entries)
+    return EntryIds(
+        np.fromiter((entry.ledger_id for entry in entries), np.int64, count),
+        np.fromiter((entry.entry_id for entry in entries), np.int64, count),
+        times_ms,
+        offsets,
+        versions,
+    )
 
 
 def equal_runs(values: Flags | Ints) -> Iterator[tuple[int, int]]:

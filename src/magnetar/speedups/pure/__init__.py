@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from magnetar.speedups.pure.adds import decode_add_answers, decode_adds, inspect_adds
 from magnetar.speedups.pure.entries import build_entries, crc32c, find_frames, join_records
+from magnetar.speedups.pure.gathering import gather_messages
 from magnetar.speedups.pure.messages import encode_receipts, join_messages
 from magnetar.speedups.pure.sends import read_acks, read_sends, whole_messages
 
@@ -15,6 +16,7 @@ __all__ = [
     "decode_adds",
     "encode_receipts",
     "find_frames",
+    "gather_messages",
     "inspect_adds",
     "join_messages",
     "join_records",

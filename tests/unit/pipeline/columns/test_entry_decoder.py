@@ -57,14 +57,38 @@ def decoded(
     columns: Sequence[str] = ALL_COLUMNS,
     block: int = 1000,
 ) -> list[dict[str, Any]]:
-    decoder = EntryDecoder(columns, TOPIC, start, end, no_earlier)
+    """In one pass as far as that goes, and by columns: both the same, or the same error."""
+    by_columns, in_one_pass = (
+        _outcome(entries, start, end, columns, block, gathers=gathers) for gathers in (False, True)
+    )
+    if isinstance(by_columns, Exception):
+        assert str(in_one_pass) == str(by_columns)
+        raise by_columns
+    if isinstance(in_one_pass, Exception):
+        raise in_one_pass
+    assert in_one_pass == by_columns
+    return in_one_pass
+
+
+def _outcome(
+    entries: Sequence[StoredEntry],
+    start: Place,
+    end: Place,
+    columns: Sequence[str],
+    block: int,
+    *,
+    gathers: bool,
+) -> list[dict[str, Any]] | ProtocolError:
+    decoder = EntryDecoder(columns, TOPIC, start, end, no_earlier, gathers=gathers)
     rows: list[dict[str, Any]] = []
-    for first in range(0, len(entries), block):
-        for found in decoder.decode(
-            entries[first : first + block], [-1] * len(entries[first : first + block])
-        ):
-            found.validate(full=True)
-            rows += plain(found)
+    try:
+        for first in range(0, len(entries), block):
+            part = entries[first : first + block]
+            for found in decoder.decode(part, [-1] * len(part)):
+                found.validate(full=True)
+                rows += plain(found)
+    except ProtocolError as error:
+        return error
     return rows
 
 
@@ -380,6 +404,31 @@ def test_offsets_are_given_or_in_the_headers() -> None:
     block = _Block(stored([batch([Message()] * 3, layout) for layout in headers]), [-1, 4], tables)
     # the header in these tests is of an entry with one message, whose offset is 5
     assert block.ids.offsets.tolist() == [3, 4]
+
+
+def test_what_clients_write_plainly_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the first entry that is of another shape; and of ranges that cut entries, none."""
+    monkeypatch.setattr(EntryDecoder, "_decode", _fail)
+    plain_ = [batch([Message(b"%d" % n, key="k")] * 3, Layout(header=True)) for n in range(5)]
+    mixed = stored([*plain_, single(Message(null=True, event_time_ms=7)), *plain_])
+    columns = (*ALL_COLUMNS, "headers", "key_is_base64", "schema_version")
+
+    def rows(entries: Sequence[StoredEntry], start: Place = START) -> int:
+        decoder = EntryDecoder(columns, TOPIC, start, END, no_earlier, gathers=True)
+        found = sum(each.num_rows for each in decoder.decode(entries, [-1] * len(entries)))
+        assert decoder.messages_read == found
+        assert not decoder.by_columns
+        return found
+
+    assert rows(mixed) == 31
+    assert rows(mixed, Place(5, 0, 0)) == 31
+    packed = stored([batch([Message()], Layout(Compression.LZ4))], first_id=11)
+    described = stored([batch([Message(properties=(("a", "b"),))])], first_id=11)
+    for left in (packed, described):
+        with pytest.raises(AssertionError, match="read one by one"):
+            rows([*mixed, *left])
+    with pytest.raises(AssertionError, match="read one by one"):
+        rows(mixed, Place(5, 0, 1))
 
 
 # -- what is wrong ----------------------------------------------------------------------------
