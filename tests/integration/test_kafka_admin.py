@@ -5,11 +5,13 @@ takes which disk, users.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
+import pulsar
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -170,6 +172,58 @@ def filled(server: KafkaStandalone, topic: str, count: int) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_records_have_the_time_of_their_append(server: KafkaStandalone, engine: str) -> None:
+    """To librdkafka's producer, which is told, to its consumers, to who looks for a time, and to
+    Pulsar's consumers."""
+    admin, topic = admin_of(server), f"appended-{engine}"
+    kinds = {"message_timestamp_type": "LogAppendTime", "compression_type": "zstd"}
+    made(admin, topic, magnetar_engine=engine, **kinds)
+    assert described(admin, topic)["message.timestamp.type"].value == "LogAppendTime"
+    told: list[tuple[int, int]] = []
+    producer = confluent_producer(server, **{"compression.type": "lz4", "enable.idempotence": True})
+    began_ms = int(time.time() * 1000)
+    for number in range(100):
+        producer.produce(
+            topic,
+            b"%d" % number,
+            timestamp=1000 + number,
+            on_delivery=lambda _, message: told.append(message.timestamp()),
+        )
+    assert producer.flush(DEADLINE_S) == 0
+    ended_ms = int(time.time() * 1000)
+    assert {kind for kind, _ in told} == {confluent.TIMESTAMP_LOG_APPEND_TIME}
+    assert all(began_ms <= at <= ended_ms for _, at in told)
+    consumer = confluent_consumer(server, topic)
+    place = confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)
+    consumer.assign([place])
+    assert [each.timestamp() for each in polled(consumer, 100)] == told
+    asked = [confluent.TopicPartition(topic, 0, began_ms)]
+    assert consumer.offsets_for_times(asked, DEADLINE_S)[0].offset == 0
+    asked = [confluent.TopicPartition(topic, 0, ended_ms + 1)]
+    assert consumer.offsets_for_times(asked, DEADLINE_S)[0].offset == -1
+    consumer.close()
+    client = pulsar.Client(server.service_url)
+    try:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        assert [reader.read_next(10_000).event_timestamp() for _ in told] == [at for _, at in told]
+    finally:
+        client.close()
+
+
+def test_a_topic_bounds_its_producers_times(server: KafkaStandalone) -> None:
+    admin, topic = admin_of(server), "bounded-times"
+    made(admin, topic, message_timestamp_after_max_ms="60000")
+    told: list[Any] = []
+    producer = confluent_producer(server)
+    for seconds in (0, 3600):
+        at = int((time.time() + seconds) * 1000)
+        producer.produce(topic, b"x", timestamp=at, on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(DEADLINE_S) == 0
+    assert told[0] is None
+    assert told[1].code() == confluent.KafkaError.INVALID_TIMESTAMP
+
+
 def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> None:
     admin, topic = admin_of(server), "small-batches"
     made(admin, topic, max_message_bytes="1000")
@@ -193,7 +247,7 @@ def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> No
         ("segment.bytes", "1048575", "1048576 to"),
         ("index.interval.bytes", "1048576", "ledger"),
         ("cleanup.policy", "compact", "not compacted"),
-        ("message.timestamp.type", "LogAppendTime", "producers' times"),
+        ("message.timestamp.type", "Yesterday", "CreateTime or LogAppendTime"),
         ("compression.type", "brotli", "one of producer, uncompressed, gzip"),
         ("max.message.bytes", "1000000000", "broker.message_bytes_max"),
         ("no.such.setting", "1", "no setting of topics"),

@@ -59,13 +59,15 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Stamp:
     """Says that the payload is a record batch of Kafka's (``wire.kafka.batches``), into which the
     log is to write the offset of its first message and the log's ``epoch``; has both from the
-    append's answer on."""
+    append's answer on. ``repeated_ms``: of one that the log has already, which it was found to
+    repeat, the greatest time; else -1."""
 
-    __slots__ = ("base_offset", "leader_epoch")
+    __slots__ = ("base_offset", "leader_epoch", "repeated_ms")
 
     def __init__(self) -> None:
         self.base_offset = -1
         self.leader_epoch = -1
+        self.repeated_ms = -1
 
 
 class Content(NamedTuple):

@@ -51,6 +51,9 @@ SAID = {
         "maxMessageBytes": 70_000,
         "segmentBytes": 1 << 20,
         "segmentMs": 60_000,
+        "logAppendTime": True,
+        "timestampBeforeMaxMs": 0,
+        "timestampAfterMaxMs": 5,
     },
 }
 MEANT = Policies(
@@ -66,7 +69,7 @@ MEANT = Policies(
     True,
     compaction_threshold_bytes=100 << 30,
     deduplication=False,
-    kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000),
+    kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000, True, 0, 5),
 )
 
 
@@ -135,6 +138,8 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         ("kafka", {"compressionType": "brotli"}, "accepted: uncompressed, gzip"),
         ("kafka", {"maxMessageBytes": -1}, "from 0"),
         ("kafka", {"segmentBytes": -1}, "from 0"),
+        ("kafka", {"timestampBeforeMaxMs": -1}, "from 0"),
+        ("kafka", {"logAppendTime": "yes"}, "true and false"),
         ("kafka", {"segmentJitterMs": 1}, "segmentJitterMs not served"),
         ("delayed_delivery", {"active": True, "tickTime": 0}, "from 1"),
         (

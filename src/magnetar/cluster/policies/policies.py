@@ -15,7 +15,7 @@ them, in the namespace's node and in a topic's:
 | ``read_only_brokers`` | ``{"rules"}``, ours: ``read_rules`` |
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
-| ``kafka`` | ours: ``{"compressionType", "maxMessageBytes", "segmentBytes", "segmentMs"}`` |
+| ``kafka`` | ours: what Kafka's admins say (``KafkaPolicy``): ``{"compressionType", ...}`` |
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
@@ -182,13 +182,23 @@ class KafkaPolicy:
     """What Kafka's admins say; empty, and 0: as brokers are configured.
 
     Of batches that Kafka's producers send: ``compression``: one of ``COMPRESSION_TYPES``, as which
-    they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept. Of any log:
+    they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept.
+    ``append_time``: its records have the time when it was appended, and else their producer's,
+    which may be so far ``before`` and ``after`` that; -1: as far as it likes. Of any log:
     ``segment_bytes``, ``segment_ms``: of the pieces that it is cut into."""
 
     compression: str = ""
     batch_bytes_max: int = 0
     segment_bytes: int = 0
     segment_ms: int = 0
+    append_time: bool = False
+    before_ms_max: int = -1
+    after_ms_max: int = -1
+
+    @property
+    def bounds_times(self) -> bool:
+        """Records are to be looked at for their times."""
+        return not self.append_time and (self.before_ms_max >= 0 or self.after_ms_max >= 0)
 
     @classmethod
     def decode(cls, value: object) -> KafkaPolicy:
@@ -204,8 +214,13 @@ class KafkaPolicy:
             as_number("segmentBytes", said.pop("segmentBytes", None) or 0, 0),
             as_number("segmentMs", said.pop("segmentMs", None) or 0, 0, 2**63 - 1),
         )
+        append_time = as_flag("logAppendTime", said.pop("logAppendTime", None) or False)
+        before, after = (
+            -1 if (bound := said.pop(name, None)) is None else as_number(name, bound, 0, 2**63 - 1)
+            for name in ("timestampBeforeMaxMs", "timestampAfterMaxMs")
+        )
         no_more("kafka", said)
-        return cls(compression, most, *piece)
+        return cls(compression, most, *piece, append_time, before, after)
 
     def encode(self) -> dict[str, object]:
         return {
@@ -213,6 +228,9 @@ class KafkaPolicy:
             **({"maxMessageBytes": self.batch_bytes_max} if self.batch_bytes_max else {}),
             **({"segmentBytes": self.segment_bytes} if self.segment_bytes else {}),
             **({"segmentMs": self.segment_ms} if self.segment_ms else {}),
+            **({"logAppendTime": True} if self.append_time else {}),
+            **({"timestampBeforeMaxMs": self.before_ms_max} if self.before_ms_max >= 0 else {}),
+            **({"timestampAfterMaxMs": self.after_ms_max} if self.after_ms_max >= 0 else {}),
         }
 
 

@@ -80,7 +80,7 @@ class _Group:
         if header.producer_id != NO_PRODUCER:
             kept = self._known().check(header)
             if kept is not None:
-                return Appended(kept.first_offset, kept.last_offset, repeated=True)
+                return Appended(kept.first_offset, kept.last_offset, True, kept.time_ms)
         placed = renumbered(header, self._end, self._epoch)
         stamp_in_place(data, self._end, self._epoch)
         if header.producer_id != NO_PRODUCER:

@@ -82,11 +82,12 @@ from magnetar.model.errors import (
 
 class Appended(NamedTuple):
     """Offsets of what was appended; ``last_offset`` is inclusive. ``repeated``: it was there
-    already, and nothing was written."""
+    already, of that greatest time, and nothing was written."""
 
     first_offset: int
     last_offset: int
     repeated: bool = False
+    time_ms: int = -1
 
 
 class LocalLog:
@@ -144,7 +145,7 @@ class LocalLog:
         for at, header in whole_batches(view, checked=True):
             self.check_size(header)
             if (kept := self.producers.check(header)) is not None:
-                repeated = Appended(kept.first_offset, kept.last_offset, repeated=True)
+                repeated = Appended(kept.first_offset, kept.last_offset, True, kept.time_ms)
                 continue
             if header.record_count != header.last_offset_delta + 1:
                 raise CorruptBatchError(

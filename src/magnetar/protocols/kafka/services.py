@@ -210,7 +210,7 @@ class KafkaServices:
         found = self._partitions.get(topic_name)
         if found is None or found.topic is not topic:
             self._forget_closed()
-            found = self._partitions[topic_name] = Partition(topic, self.entry_format)
+            found = self._partitions[topic_name] = Partition(topic, self.entry_format, self.now_ms)
         if len(self._names) >= NAMES_KEPT_MAX:
             self._names.clear()
         self._names[name, index] = topic_name

@@ -10,6 +10,10 @@ cannot be set. Pure.
 ``segment.ms``         the age at which it does
 =====================  ========================================================================
 
+``message.timestamp.type``: ``CreateTime`` or ``LogAppendTime``: whose clock records of Kafka's
+producers have; ``.before.max.ms``, ``.after.max.ms``: how far a producer's may be from the
+broker's.
+
 Others have one value each (``FIXED``), which may be said, and no other. Nothing that is said is
 taken and left without effect: it is refused, and why (``InvalidPolicyError``).
 """
@@ -30,6 +34,10 @@ COMPRESSION: Final = "compression.type"
 BATCH_BYTES: Final = "max.message.bytes"
 SEGMENT_BYTES: Final = "segment.bytes"
 SEGMENT_MS: Final = "segment.ms"
+TIMESTAMPS: Final = "message.timestamp.type"
+BEFORE_MS: Final = "message.timestamp.before.max.ms"
+AFTER_MS: Final = "message.timestamp.after.max.ms"
+CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
 SETTABLE: Final = (
     RETENTION_MS,
     RETENTION_BYTES,
@@ -37,6 +45,9 @@ SETTABLE: Final = (
     BATCH_BYTES,
     SEGMENT_BYTES,
     SEGMENT_MS,
+    TIMESTAMPS,
+    BEFORE_MS,
+    AFTER_MS,
 )
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
@@ -54,6 +65,8 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         RETENTION_BYTES: (-1, LIMIT_MAX),
         SEGMENT_BYTES: (1 << 20, 2**31 - 1),
         SEGMENT_MS: (1, LIMIT_MAX),
+        BEFORE_MS: (0, LIMIT_MAX),
+        AFTER_MS: (0, LIMIT_MAX),
     }
 )
 """Least and most, as Kafka 4.1 has them."""
@@ -61,9 +74,6 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
         CLEANUP: "delete",
-        "message.timestamp.type": "CreateTime",
-        "message.timestamp.after.max.ms": str(LIMIT_MAX),
-        "message.timestamp.before.max.ms": str(LIMIT_MAX),
         MIN_IN_SYNC: "1",
         "preallocate": "false",
         "remote.storage.enable": "false",
@@ -76,8 +86,8 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         RETENTION_BYTES: LONG,
         BATCH_BYTES: INT,
         CLEANUP: LIST,
-        "message.timestamp.after.max.ms": LONG,
-        "message.timestamp.before.max.ms": LONG,
+        AFTER_MS: LONG,
+        BEFORE_MS: LONG,
         MIN_IN_SYNC: INT,
         "preallocate": BOOLEAN,
         "remote.storage.enable": BOOLEAN,
@@ -127,7 +137,6 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
             ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
             "each codec has its own level",
         ),
-        "message.timestamp.type": "records have their producers' times",
         ENGINE: "it counts when a topic is made",
     }
 )
@@ -158,6 +167,8 @@ def _why_not(name: str) -> str:
 def _value(name: str, value: str, message_bytes_max: int) -> int | str | None:
     if name == COMPRESSION:
         return _compression(value)
+    if name == TIMESTAMPS:
+        return _append_time(value)
     least, most = BOUNDS.get(name, (1, message_bytes_max))
     number = int(value) if NUMBER.fullmatch(value) else None
     if number is None or not least <= number <= most:
@@ -166,7 +177,16 @@ def _value(name: str, value: str, message_bytes_max: int) -> int | str | None:
         raise InvalidPolicyError(
             f"{name} = {value[:80]!r}: a whole number from {first} to {most}{meaning} is expected"
         )
-    return number
+    # What is no bound of times is as nothing that is said: batches need not be looked at.
+    return None if number == LIMIT_MAX and name in (BEFORE_MS, AFTER_MS) else number
+
+
+def _append_time(value: str) -> bool | None:
+    if value not in (CREATE_TIME, APPEND_TIME):
+        raise InvalidPolicyError(
+            f"{TIMESTAMPS} = {value[:80]!r}: {CREATE_TIME} or {APPEND_TIME} is expected"
+        )
+    return True if value == APPEND_TIME else None
 
 
 def _compression(value: str) -> str | None:

@@ -49,6 +49,8 @@ _CHECKED: Final = struct.Struct(">hiqqqhii")
 _BASE: Final = struct.Struct(">qii")
 _EPOCH: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
+_CRC_AT, _CHECKED_FROM, _ATTRIBUTES_LOW, _MAX_TIMESTAMP_AT = 17, 21, 22, 35
 
 
 class BatchHeader(NamedTuple):
@@ -72,6 +74,11 @@ class BatchHeader(NamedTuple):
     def last_sequence(self) -> int:
         """Sequences go round after 2^31 - 1."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def append_time_ms(self) -> int:
+        """Of all records, when they were appended; -1: they have their producer's times."""
+        return self.max_timestamp_ms if self.attributes & APPEND_TIME else -1
 
     @property
     def next_offset(self) -> int:
@@ -150,6 +157,19 @@ def stamp_in_place(batch: bytearray, base_offset: int, leader_epoch: int) -> Non
     """As ``stamp``, into the batch itself."""
     _OFFSET.pack_into(batch, 0, base_offset)
     _EPOCH.pack_into(batch, 12, leader_epoch)
+
+
+def appended_at(batch: Buffer, time_ms: int) -> bytearray:
+    """A copy of a sound batch, all records of which have that time: it stands once, as the greatest
+    one, and the attributes say so. What the records say of themselves stays.
+
+    Why: docs/adr/0175-records-have-the-time-of-their-append.md."""
+    stamped = bytearray(batch)
+    stamped[_ATTRIBUTES_LOW] |= APPEND_TIME
+    _OFFSET.pack_into(stamped, _MAX_TIMESTAMP_AT, time_ms)
+    with memoryview(stamped) as view:
+        _CRC.pack_into(stamped, _CRC_AT, crc32c.crc32c(view[_CHECKED_FROM:]))
+    return stamped
 
 
 def build_batch(

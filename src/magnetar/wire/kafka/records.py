@@ -118,6 +118,23 @@ def timestamp_of(header: BatchHeader, record: KafkaRecord) -> int:
     return header.base_timestamp_ms + record.timestamp_delta_ms
 
 
+def record_times(data: bytes, header: BatchHeader) -> tuple[int, int]:
+    """The least and the greatest of the times that the records of ``data`` say, -1 left out as
+    nothing that is said; -1, -1: none says one. Raises ``ProtocolError``."""
+    least, greatest, at = -1, -1, 0
+    for _ in range(header.record_count):
+        size, at = _varint(data, at)
+        end = at + size
+        if size < 1 or end > len(data):
+            raise ProtocolError(f"a record of {size} bytes, {len(data) - at} are left")
+        delta, _ = _varint(data, at + 1)
+        time_ms, at = header.base_timestamp_ms + delta, end
+        if time_ms != -1:
+            least = time_ms if least == -1 else min(least, time_ms)
+            greatest = max(greatest, time_ms)
+    return least, greatest
+
+
 # -- building ---------------------------------------------------------------------------------
 
 

@@ -32,7 +32,12 @@ def test_each_batch_has_its_outcome(tmp_path: Path) -> None:
         sent(4),
     ]
     outcomes, log_end, synced_end = append_group(source, group, 5, NOW_MS)
-    assert outcomes[:4] == [Appended(0, 1), Appended(2, 4), Appended(5, 5), Appended(2, 4, True)]
+    assert outcomes[:4] == [
+        Appended(0, 1),
+        Appended(2, 4),
+        Appended(5, 5),
+        Appended(2, 4, True, NOW_MS),
+    ]
     assert isinstance(outcomes[4], OutOfOrderSequenceError)
     assert isinstance(outcomes[5], MessageTooLargeError)
     assert outcomes[6] == Appended(6, 9)
@@ -44,7 +49,7 @@ def test_each_batch_has_its_outcome(tmp_path: Path) -> None:
         (0, 5), (2, 5), (5, 5), (6, 5)
     ]  # fmt: skip
     again = append_group(source, [sent(1, (7, 0, 3)), sent(1, (7, 0, 4))], 5, NOW_MS)
-    assert again.outcomes == [Appended(5, 5, True), Appended(10, 10)]
+    assert again.outcomes == [Appended(5, 5, True, NOW_MS), Appended(10, 10)]
     source.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar.env.disk import DiskFile, RealDisk, RealFile
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
-from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.local_log import Appended, LocalLog
 from magnetar.model.errors import (
     CorruptBatchError,
     MessageTooLargeError,
@@ -34,8 +34,8 @@ from tests.unit.log.partition.kit import (
 def test_a_batch_is_stored_as_it_came_but_for_offset_and_epoch(tmp_path: Path) -> None:
     log, _ = opened(tmp_path / "t-0")
     sent = batch([b"a", b"b"], offset=77, epoch=-1)
-    assert log.append_as_leader(batch([b"x"]), 4, NOW_MS) == (0, 0, False)
-    assert log.append_as_leader(sent, 4, NOW_MS) == (1, 2, False)
+    assert log.append_as_leader(batch([b"x"]), 4, NOW_MS) == Appended(0, 0)
+    assert log.append_as_leader(sent, 4, NOW_MS) == Appended(1, 2)
     piece = log.range_from(1, log.log_end, 1 << 20)
     assert piece is not None
     data = piece.read()
@@ -145,20 +145,20 @@ def test_producers_are_held_to_their_sequence(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     log, _ = opened(folder)
 
-    def send(sequence: int, epoch: int = 0, count: int = 2) -> tuple[int, int, bool]:
+    def send(sequence: int, epoch: int = 0, count: int = 2) -> Appended:
         return log.append_as_leader(batch([b"v"] * count, producer=(9, epoch, sequence)), 0, NOW_MS)
 
-    assert send(0) == (0, 1, False)
-    assert send(2) == (2, 3, False)
-    assert send(0) == (0, 1, True), "again: it is there"
+    assert send(0) == Appended(0, 1)
+    assert send(2) == Appended(2, 3)
+    assert send(0) == Appended(0, 1, True, NOW_MS), "again: it is there"
     with pytest.raises(OutOfOrderSequenceError, match="sends sequence 6; 4 comes next"):
         send(6)
-    assert send(0, epoch=1) == (4, 5, False)
+    assert send(0, epoch=1) == Appended(4, 5)
     with pytest.raises(StaleProducerEpochError):
         send(4, epoch=0)
     log.close()
     log, _ = opened(folder, clean=True)
-    assert send(0, epoch=1) == (4, 5, True), "the snapshot knows it"
+    assert send(0, epoch=1) == Appended(4, 5, True, NOW_MS), "the snapshot knows it"
     log.abandon()
     for snapshot in folder.glob("*.snapshot"):
         snapshot.write_bytes(b"nonsense")
@@ -435,7 +435,7 @@ def test_producers_of_deleted_records_are_known_after_a_crash(tmp_path: Path) ->
     found, _ = opened(folder, log_start=2)
     assert found.log_start == 2
     again = found.append_as_leader(batch([b"a", b"b"], producer=(7, 0, 0)), 0, NOW_MS)
-    assert again == (0, 1, True)
+    assert again == Appended(0, 1, True, NOW_MS)
 
 
 def test_producers_that_were_not_heard_of_for_long_are_forgotten(tmp_path: Path) -> None:

@@ -272,6 +272,7 @@ class PartitionLog:
             if append.stamp is not None:
                 append.stamp.base_offset = outcome.first_offset
                 append.stamp.leader_epoch = self.epoch
+                append.stamp.repeated_ms = outcome.time_ms
             if not outcome.repeated:
                 self._uncommitted.append((outcome.first_offset, outcome.last_offset + 1))
                 entry = entry_of(self.places, memoryview(batch), read_header(batch))

@@ -35,14 +35,19 @@ from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.shares.share_settings import NAMES as GROUP_NAMES
 from magnetar.protocols.kafka.topic_settings import (
+    AFTER_MS,
+    APPEND_TIME,
     AS_PRODUCED,
     BATCH_BYTES,
+    BEFORE_MS,
     COMPRESSION,
+    CREATE_TIME,
     DELETE,
     ENGINE,
     FIXED,
     INT,
     KINDS,
+    LIMIT_MAX,
     LONG,
     MIN_IN_SYNC,
     RETENTION_BYTES,
@@ -52,6 +57,7 @@ from magnetar.protocols.kafka.topic_settings import (
     SET,
     SETTABLE,
     STRING,
+    TIMESTAMPS,
     UNCLEAN,
     TopicChanges,
     changes_of,
@@ -88,6 +94,9 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         BATCH_BYTES: "batch_bytes_max",
         SEGMENT_BYTES: "segment_bytes",
         SEGMENT_MS: "segment_ms",
+        TIMESTAMPS: "append_time",
+        BEFORE_MS: "before_ms_max",
+        AFTER_MS: "after_ms_max",
     }
 )
 """Settings that are fields of ``KafkaPolicy``, and which."""
@@ -147,6 +156,9 @@ def _settable(services: KafkaServices, said: Policies) -> Iterable[tuple[str, st
     most = kafka.batch_bytes_max or services.broker.message_bytes_max
     yield COMPRESSION, kafka.compression or AS_PRODUCED, bool(kafka.compression)
     yield BATCH_BYTES, str(most), bool(kafka.batch_bytes_max)
+    yield TIMESTAMPS, APPEND_TIME if kafka.append_time else CREATE_TIME, kafka.append_time
+    for name, bound in ((BEFORE_MS, kafka.before_ms_max), (AFTER_MS, kafka.after_ms_max)):
+        yield name, str(LIMIT_MAX if bound < 0 else bound), bound >= 0
 
 
 def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.handlers.recompression import is_kept_as_it_comes, recompress
+from magnetar.protocols.kafka.handlers.record_times import check_times
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
@@ -66,6 +67,7 @@ class _Answer:
     def told(self, where: ProducedPartition, byte_count: list[int], outcome: Produced) -> None:
         where.error_code = outcome.error
         where.base_offset = outcome.base_offset
+        where.log_append_time_ms = outcome.append_time_ms
         where.error_message = outcome.why
         if byte_count:
             self._session.publish_ended(byte_count.pop())
@@ -122,6 +124,8 @@ def produce_now(
             if _unknown(partition, part.records, named):
                 return False
             if not is_kept_as_it_comes(partition, part.records):
+                return False
+            if partition.topic.policy.kafka.bounds_times:
                 return False
             found.append(partition)
     _append(session, request, answer, found)
@@ -197,7 +201,8 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
         for part in topic.partitions:
             try:
                 partition = await services.partition(topic.name, part.index, session)
-                refused = await recompress(services, partition, part)
+                refused = await check_times(services, partition, part)
+                refused = refused or await recompress(services, partition, part)
                 if refused is not None:
                     found.append(refused)
                     continue

@@ -7,6 +7,8 @@ Rules:
 
 * A batch is checked (``wire.kafka.batches.check_produced``), then held against what is known of its
   producer, then appended, in one turn of the loop: nothing comes between them.
+* On a topic with ``LogAppendTime`` a batch gets this broker's time before it is appended: one time
+  of all its records, a new checksum, nothing else. Followers have it as it is stored.
 * What is known of producers is read from the log's end before the first idempotent batch, and again
   after an append failed, once none is under way; what is known of transactions likewise, before the
   first batch, marker or reader whom they concern.
@@ -39,9 +41,11 @@ from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import (
+    APPEND_TIME,
     CONTROL,
     TRANSACTIONAL,
     BatchHeader,
+    appended_at,
     check_produced,
     is_batch,
     read_batch_header,
@@ -57,11 +61,12 @@ TOUCH_S: Final = 1.0
 
 
 class Produced(NamedTuple):
-    """How a batch fared."""
+    """How a batch fared. ``append_time_ms``: which its records were given; -1: none."""
 
     error: ErrorCode
     base_offset: int = -1
     why: str | None = None
+    append_time_ms: int = -1
 
 
 Told = Callable[[Produced], None]
@@ -91,9 +96,10 @@ class _Appending(NamedTuple):
 class Partition:
     """See the module's text."""
 
-    def __init__(self, topic: Topic, entry_format: EntryFormat) -> None:
+    def __init__(self, topic: Topic, entry_format: EntryFormat, now_ms: Callable[[], int]) -> None:
         self.topic = topic
         self._format = entry_format
+        self._now_ms = now_ms
         self.log = topic.log
         self.positions = topic.log.positions
         self.transactions = PartitionTransactions(topic.log)
@@ -149,6 +155,9 @@ class Partition:
         if refused is not None:
             told(refused)
             return 0
+        if self.topic.policy.kafka.append_time:
+            batch = memoryview(appended_at(batch, self._now_ms()))
+            header = read_batch_header(batch)
         known: KnownBatch | None = None
         if header.producer_id >= 0 and not self.log.owns_sequences:
             assert self._known, "know_producers comes first"
@@ -174,6 +183,9 @@ class Partition:
             failed = self.topic.storage_problem
             why = f"topic {self.topic.name} could not store a moment ago ({failed})"
             return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+        if header.attributes & APPEND_TIME:
+            why = "LogAppendTime is the topic's to say (message.timestamp.type), not a producer's"
+            return Produced(ErrorCode.INVALID_TIMESTAMP, why=why)
         if not header.attributes & TRANSACTIONAL:
             return None
         if not self.transactions.there:
@@ -207,7 +219,10 @@ class Partition:
             self._stored(what, Position(runs[0].ledger_id, runs[0].first_entry_id))
             if known is not None:
                 known.stored(what.stamp.base_offset)
-            what.told(Produced(ErrorCode.NONE, what.stamp.base_offset))
+            time_ms = what.header.append_time_ms
+            if time_ms >= 0 and what.stamp.repeated_ms >= 0:
+                time_ms = what.stamp.repeated_ms
+            what.told(Produced(ErrorCode.NONE, what.stamp.base_offset, append_time_ms=time_ms))
             return
         assert error is not None
         if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
@@ -378,7 +393,7 @@ def _answer_repeat(known: KnownBatch, told: Told) -> None:
             why = "the first copy of this batch was not stored; send it again"
             told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
         else:
-            told(Produced(ErrorCode.NONE, base_offset))
+            told(Produced(ErrorCode.NONE, base_offset, append_time_ms=known.append_time_ms))
 
     if known.base_offset < 0:
         known.waiting.append(answer)

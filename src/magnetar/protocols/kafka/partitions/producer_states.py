@@ -26,14 +26,22 @@ PRODUCERS_MAX: Final = 10_000
 
 class KnownBatch:
     """A batch of a producer. ``base_offset`` is -1 until it is stored; who sent it again meanwhile
-    waits in ``waiting``, which is called with the base offset, or -1 if it was not stored."""
+    waits in ``waiting``, which is called with the base offset, or -1 if it was not stored.
+    ``append_time_ms``: which it was given when it was appended; -1: none."""
 
-    __slots__ = ("base_offset", "first_sequence", "last_sequence", "waiting")
+    __slots__ = ("append_time_ms", "base_offset", "first_sequence", "last_sequence", "waiting")
 
-    def __init__(self, first_sequence: int, last_sequence: int, base_offset: int = -1) -> None:
+    def __init__(
+        self,
+        first_sequence: int,
+        last_sequence: int,
+        base_offset: int = -1,
+        append_time_ms: int = -1,
+    ) -> None:
         self.first_sequence = first_sequence
         self.last_sequence = last_sequence
         self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
         self.waiting: list[Callable[[int], None]] = []
 
     def stored(self, base_offset: int) -> None:
@@ -76,7 +84,8 @@ class ProducerSequences:
             if len(self._producers) > PRODUCERS_MAX:
                 self._producers.popitem(last=False)
         self._producers.move_to_end(number)
-        known = KnownBatch(header.base_sequence, header.last_sequence, base_offset)
+        time_ms = header.append_time_ms
+        known = KnownBatch(header.base_sequence, header.last_sequence, base_offset, time_ms)
         state.batches.append(known)
         return known
 
