@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from magnetar.model.ids import Position
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageIdData
 from magnetar_sim.brokers.broker_watch import BrokerWatch
 from magnetar_sim.brokers.pulsar_client import encode_payload
-from magnetar_sim.brokers.topic_history import content_of
+from magnetar_sim.brokers.topic_history import Subscription, content_of
 from magnetar_sim.brokers.watched_connection import WatchedConnection
 
 TOPIC, READER, CONSUMER_ID, PROCESS = "persistent://public/default/t", "reader", 2, 0
@@ -107,3 +108,38 @@ def test_after_a_seek_at_a_read_only_broker_another_connection_begins_where_it_a
         connection.ended()
         watched.message(watched.read_from(70), 78)
         assert len(watched.broken) == broken
+
+
+def test_a_seek_by_time_past_what_is_gone_may_leave_out_what_was_published_before_it() -> None:
+    """Times are not in order: an older message lies behind the only one that is late enough. Where
+    that one is trimmed the broker finds none, and begins behind everything."""
+    for is_gone, broken in ((True, 0), (False, 2)):
+        watched = Watched()
+        topic = watched.watch.topic(TOPIC)
+        topic.trims = True
+        times_ms = (1_700_000_002_000, 1_700_000_001_000, 1_700_000_000_000)
+        payloads = [
+            encode_payload("q", number, time_ms, [f"q/{number}".encode()])
+            for number, time_ms in enumerate(times_ms)
+        ]
+        for number, payload in enumerate(payloads[:2]):
+            content = content_of(memoryview(payload))
+            topic.sent(content)
+            topic.stands_at(Position(0, number), content, "q")
+        wanted = Subscription("s", acked_to=Position(0, 0) if is_gone else Position(-1, -1))
+        topic.subscriptions["s"] = wanted
+        connection = watched.read_from(0)
+        command = BaseCommand(type=BaseCommand.SEEK)
+        command.seek.consumer_id, command.seek.request_id = CONSUMER_ID, 2
+        command.seek.message_publish_time = 1_700_000_001_500
+        connection.received(encode_command(command))
+        answer = BaseCommand(type=BaseCommand.SUCCESS)
+        answer.success.request_id = 2
+        connection.sent(encode_command(answer))
+        topic.sent(content_of(memoryview(payloads[2])))
+        again = watched.read_from(0)
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        command.message.consumer_id = CONSUMER_ID
+        command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=2))
+        again.sent(encode_payload_command(command, payloads[2]))
+        assert len(watched.broken) == broken, watched.broken

@@ -400,9 +400,11 @@ class WatchedConnection:
         late = [p for p in topic.positions if topic.content[p].publish_time_ms >= at_ms]
         known = [each for each in late if each <= asked.floor]
         if known:
-            # Of those that are gone the broker knows nothing: it begins at the first that is there.
-            there = next((each for each in known if not topic.may_be_gone(each)), known[-1])
-            subscription.move(there, known[0], 0, at_ms)
+            # Of those that are gone the broker knows nothing: it begins at the first that is there,
+            # or, where none is, behind all that was published before that time.
+            there = next((each for each in known if not topic.may_be_gone(each)), None)
+            lower, since = (LOWEST, topic.sends) if there is None else (there, 0)
+            subscription.move(lower, known[0], since, at_ms)
         else:
             subscription.move(LOWEST, following(asked.floor), topic.sends, at_ms)
 
