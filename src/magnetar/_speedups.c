@@ -44,7 +44,7 @@ static int has_hardware_crc(void) {
 }
 #endif
 
-#define INTERFACE 3 /* magnetar/speedups/__init__.py has the same: what it asks for */
+#define INTERFACE 4 /* magnetar/speedups/__init__.py has the same: what it asks for */
 #define UNLOCKED_BYTES_MIN (64 << 10) /* shorter loops do not give the interpreter's lock away */
 #define GROUPS_SEARCHED 64 /* of a chunk, the latest groups that a frame may join */
 
@@ -659,6 +659,220 @@ static PyObject *join_records(PyObject *module, PyObject *const *args, Py_ssize_
         Py_DECREF(records.items[i].payload);
     PyMem_Free(records.items);
     return joined;
+}
+
+/* -- BookKeeper: reads ----------------------------------------------------------------------- */
+
+#define RECORD_HEADER_BYTES 8
+
+/* Bytes of ours that are copied somewhere, without the interpreter's lock where they are many. */
+typedef struct {
+    const uint8_t *from;
+    uint8_t *to;
+    Py_ssize_t bytes;
+    uint32_t sum; /* of a record, what it says */
+} Copied;
+
+/* How many of ``items`` are sound: records, each copied behind the look at its checksum, in which it
+ * is in the core's cache. */
+static Py_ssize_t copy_records(const Copied *items, Py_ssize_t count, uint32_t seed) {
+    Py_ssize_t last_bytes = -1, i = 0;
+    uint32_t length_sum = 0;
+    for (; i < count; i++) {
+        const Copied *item = &items[i];
+        if (item->bytes != last_bytes) { /* neighbours are mostly of one length */
+            length_sum = checksum(seed, item->from - RECORD_HEADER_BYTES, 4);
+            last_bytes = item->bytes;
+        }
+        if (checksum(length_sum, item->from, (size_t)item->bytes) != item->sum)
+            break;
+        memcpy(item->to, item->from, (size_t)item->bytes);
+    }
+    return i;
+}
+
+static void copy_all(const Copied *items, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        memcpy(items[i].to, items[i].from, (size_t)items[i].bytes);
+}
+
+/* Room for ``bytes`` at ``from``: a new object at the end of ``list``, which is still to be filled,
+ * and a place for it at the end of ``*items``. Those of ``list`` and ``*items`` are as many. */
+static int add_copied(
+    PyObject *list, Copied **items, Py_ssize_t count, const uint8_t *from, Py_ssize_t bytes) {
+    Copied *larger = grown(*items, count, sizeof(Copied));
+    if (larger == NULL)
+        return -1;
+    *items = larger;
+    PyObject *copy = PyBytes_FromStringAndSize(NULL, bytes);
+    if (copy == NULL)
+        return -1;
+    larger[count] = (Copied){from, (uint8_t *)PyBytes_AsString(copy), bytes, 0};
+    return append(list, copy);
+}
+
+static PyObject *take_records(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (check_count(count, 5) < 0)
+        return NULL;
+    unsigned long seed = PyLong_AsUnsignedLong(args[1]);
+    long long ledger_id = PyLong_AsLongLong(args[2]), entry_id = PyLong_AsLongLong(args[3]);
+    long long entries_max = PyLong_AsLongLong(args[4]);
+    Py_buffer data;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *at = data.buf, *end = at + data.len;
+    Copied *items = NULL;
+    Py_ssize_t taken = 0, sound = 0, bytes = 0;
+    PyObject *found = PyList_New(0);
+    while (found != NULL && taken < entries_max &&
+           end - at >= RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES) {
+        uint32_t length = get32(at);
+        const uint8_t *entry = at + RECORD_HEADER_BYTES;
+        if (length < ENTRY_HEADER_BYTES || (Py_ssize_t)length > end - entry ||
+            (long long)get64(entry) != ledger_id || (long long)get64(entry + 8) != entry_id + taken)
+            break;
+        if (add_copied(found, &items, taken, entry, (Py_ssize_t)length) < 0)
+            break;
+        items[taken++].sum = get32(at + 4);
+        bytes += length;
+        at = entry + length;
+    }
+    if (!PyErr_Occurred()) {
+        if (bytes < UNLOCKED_BYTES_MIN) {
+            sound = copy_records(items, taken, (uint32_t)seed);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            sound = copy_records(items, taken, (uint32_t)seed);
+            Py_END_ALLOW_THREADS
+        }
+        PyList_SetSlice(found, sound, taken, NULL); /* what was not filled is seen by nobody */
+    }
+    PyMem_Free(items);
+    PyBuffer_Release(&data);
+    if (PyErr_Occurred())
+        Py_CLEAR(found);
+    return found;
+}
+
+static PyObject *split_entries(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Chunk chunk;
+    if (check_count(count, 3) < 0 || open_chunk(&chunk, args) < 0)
+        return NULL;
+    Py_ssize_t at = chunk.start, taken = 0;
+    Copied *items = NULL;
+    PyObject *found = PyList_New(0);
+    while (found != NULL && chunk.end - at >= 4) {
+        uint32_t size = get32(chunk.data + at);
+        if ((Py_ssize_t)size > chunk.end - at - 4 ||
+            add_copied(found, &items, taken, chunk.data + at + 4, (Py_ssize_t)size) < 0)
+            break;
+        taken++;
+        at += 4 + (Py_ssize_t)size;
+    }
+    if (!PyErr_Occurred()) {
+        if (at - chunk.start < UNLOCKED_BYTES_MIN) {
+            copy_all(items, taken);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            copy_all(items, taken);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    PyMem_Free(items);
+    PyBuffer_Release(&chunk.buffer);
+    return with_stop(found, at);
+}
+
+/* The bytes objects of a sequence, with a reference of our own to each. 0, or -1 on an error; to be let
+ * go of in either case. */
+static int hold_all(Records *held, PyObject *sequence) {
+    Py_ssize_t count = PySequence_Size(sequence);
+    int failed = count < 0;
+    for (Py_ssize_t i = 0; !failed && i < count; i++)
+        failed = collect_record(held, PySequence_GetItem(sequence, i), 0) < 0;
+    return failed ? -1 : 0;
+}
+
+static void let_go(Records *held) {
+    for (Py_ssize_t i = 0; i < held->count; i++)
+        Py_DECREF(held->items[i].payload);
+    PyMem_Free(held->items);
+}
+
+static void put_framed(const Records *held, uint8_t *at) {
+    for (Py_ssize_t i = 0; i < held->count; i++) {
+        at = put32(at, (uint32_t)held->items[i].bytes);
+        memcpy(at, held->items[i].data, held->items[i].bytes);
+        at += held->items[i].bytes;
+    }
+}
+
+static PyObject *join_entries(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (check_count(count, 2) < 0)
+        return NULL;
+    Py_ssize_t before = PyLong_AsSsize_t(args[1]);
+    if (before < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "before is not negative");
+        return NULL;
+    }
+    Records held = {NULL, 0, 0};
+    PyObject *joined = NULL;
+    if (hold_all(&held, args[0]) == 0) /* its count of bytes is of records, 4 more each */
+        joined = PyByteArray_FromStringAndSize(NULL, before + (Py_ssize_t)held.bytes - 4 * held.count);
+    if (joined != NULL) {
+        uint8_t *data = (uint8_t *)PyByteArray_AsString(joined);
+        memset(data, 0, (size_t)before);
+        if (held.bytes < UNLOCKED_BYTES_MIN) {
+            put_framed(&held, data + before);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            put_framed(&held, data + before);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    let_go(&held);
+    return joined;
+}
+
+/* Of entries with CRC-32C, in the order of their ids: how many are sound before one that is not. */
+static Py_ssize_t sound_before(const Records *held, uint64_t ledger_id, uint64_t first_id) {
+    for (Py_ssize_t i = 0; i < held->count; i++) {
+        const uint8_t *data = held->items[i].data, *payload = data + ENTRY_HEADER_BYTES + 4;
+        size_t bytes = held->items[i].bytes;
+        if (bytes < ENTRY_HEADER_BYTES + 4 || get64(data) != ledger_id ||
+            get64(data + 8) != first_id + (uint64_t)i)
+            return i;
+        uint32_t sum = checksum(0, data, ENTRY_HEADER_BYTES);
+        if (checksum(sum, payload, bytes - ENTRY_HEADER_BYTES - 4) != get32(payload - 4))
+            return i;
+    }
+    return held->count;
+}
+
+static PyObject *count_sound(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (check_count(count, 3) < 0)
+        return NULL;
+    long long ledger_id = PyLong_AsLongLong(args[1]), first_id = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    Records held = {NULL, 0, 0};
+    Py_ssize_t sound = -1;
+    if (hold_all(&held, args[0]) == 0) {
+        if (held.bytes < UNLOCKED_BYTES_MIN) {
+            sound = sound_before(&held, (uint64_t)ledger_id, (uint64_t)first_id);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            sound = sound_before(&held, (uint64_t)ledger_id, (uint64_t)first_id);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    let_go(&held);
+    return sound < 0 ? NULL : PyLong_FromSsize_t(sound);
 }
 
 /* -- Pulsar: what producers send ------------------------------------------------------------- */
@@ -1553,11 +1767,13 @@ static PyObject *gather_messages(PyObject *module, PyObject *const *args, Py_ssi
 #define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef functions[] = {
-    FUNCTION(build_entries),   FUNCTION(crc32c),       FUNCTION(decode_add_answers),
-    FUNCTION(decode_adds),     FUNCTION(encode_receipts), FUNCTION(find_frames),
-    FUNCTION(inspect_adds),    FUNCTION(join_messages), FUNCTION(join_records),
-    FUNCTION(read_acks),       FUNCTION(read_sends),   FUNCTION(whole_messages),
-    FUNCTION(gather_messages),
+    FUNCTION(build_entries),   FUNCTION(count_sound),   FUNCTION(crc32c),
+    FUNCTION(decode_add_answers), FUNCTION(decode_adds), FUNCTION(encode_receipts),
+    FUNCTION(find_frames),     FUNCTION(gather_messages), FUNCTION(inspect_adds),
+    FUNCTION(join_entries),
+    FUNCTION(join_messages),   FUNCTION(join_records),  FUNCTION(read_acks),
+    FUNCTION(read_sends),      FUNCTION(split_entries), FUNCTION(take_records),
+    FUNCTION(whole_messages),
     {NULL, NULL, 0, NULL},
 };
 

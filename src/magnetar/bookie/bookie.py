@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -389,13 +390,14 @@ class Bookie:
                 if found:
                     break
                 raise
-            for entry in run[:left]:
-                room -= len(entry)
-                if room < 0 and found:
-                    return found
-                found.append(entry)
             if not run:
                 break
+            run = run[:left]
+            run_bytes = sum(map(len, run))
+            if run_bytes > room:
+                return found + _within(run, room, at_least=0 if found else 1)
+            found += run
+            room -= run_bytes
         if not found:
             raise _absent(ledger, first_entry_id)
         return found
@@ -523,6 +525,12 @@ def _cannot_open(error: OSError) -> BookieIOError:
         f"the bookie cannot open its directories: {error}; see that they are mounted, writable and "
         "not full"
     )
+
+
+def _within(run: Sequence[bytes], room: int, at_least: int) -> list[bytes]:
+    """The first of them, as many as ``room`` bytes take."""
+    ends = list(accumulate(map(len, run)))
+    return list(run[: max(at_least, bisect_right(ends, room))])
 
 
 def _absent(ledger: HeldLedger, entry_id: int) -> BookieError:

@@ -22,7 +22,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """What is asked of the module in C; ``_speedups.c`` has the same. To be raised with every change
 of an argument or an answer: a module that was built before it is not used."""
 
@@ -51,6 +51,7 @@ NATIVE, IN_USE = _choose(os.environ.get("MAGNETAR_SPEEDUPS", ""))
 if TYPE_CHECKING or not NATIVE:
     from magnetar.speedups.pure import (
         build_entries,
+        count_sound,
         crc32c,
         decode_add_answers,
         decode_adds,
@@ -58,15 +59,19 @@ if TYPE_CHECKING or not NATIVE:
         find_frames,
         gather_messages,
         inspect_adds,
+        join_entries,
         join_messages,
         join_records,
         read_acks,
         read_sends,
+        split_entries,
+        take_records,
         whole_messages,
     )
 else:
     from magnetar._speedups import (
         build_entries,
+        count_sound,
         crc32c,
         decode_add_answers,
         decode_adds,
@@ -74,10 +79,13 @@ else:
         find_frames,
         gather_messages,
         inspect_adds,
+        join_entries,
         join_messages,
         join_records,
         read_acks,
         read_sends,
+        split_entries,
+        take_records,
         whole_messages,
     )
 
@@ -86,6 +94,7 @@ __all__ = [
     "IN_USE",
     "NATIVE",
     "build_entries",
+    "count_sound",
     "crc32c",
     "decode_add_answers",
     "decode_adds",
@@ -93,9 +102,12 @@ __all__ = [
     "find_frames",
     "gather_messages",
     "inspect_adds",
+    "join_entries",
     "join_messages",
     "join_records",
     "read_acks",
     "read_sends",
+    "split_entries",
+    "take_records",
     "whole_messages",
 ]

@@ -135,6 +135,63 @@ def _join_records(rng: random.Random) -> Call:
     return "join_records", (groups, rng.getrandbits(32), rng.choice((0, 24)), rng.choice((0, 500)))
 
 
+# -- BookKeeper: reads ----------------------------------------------------------------------------
+
+
+def _stored(rng: random.Random, ledger_id: int, count: int) -> tuple[int, list[bytes]]:
+    """The first's id, and entries with CRC-32C."""
+    first = number(rng, 40)
+    step, size = rng.choice((1,) * 9 + (0, 2)), rng.choice((0, 90, 1000))
+    entries = []
+    for place in range(count):
+        head = struct.pack(">qqqq", ledger_id, first + place * step, first - 1, 7)
+        payload = rng.randbytes(size if rng.random() < 0.9 else rng.choice((0, 1, 300)))
+        entries.append(head + crc32c(payload, crc32c(head)).to_bytes(4, "big") + payload)
+    if rng.random() < 0.01:  # so much that the interpreter's lock is given away
+        entries += [entries[-1] * 900] if entries else []
+    return first, entries
+
+
+def _damaged(rng: random.Random, data: bytes) -> bytes:
+    """With a byte that is another, or cut off."""
+    changed = bytearray(data)
+    if changed and rng.random() < 0.4:
+        at = rng.randrange(min(len(changed), rng.choice((40, 1 << 30))))
+        changed[at] ^= 1 << rng.randrange(8)
+    return bytes(changed[: rng.choice((len(changed),) * 4 + (rng.randrange(len(changed) + 1),))])
+
+
+def _take_records(rng: random.Random) -> Call:
+    ledger_id, seed = number(rng), rng.getrandbits(32)
+    first, entries = _stored(rng, ledger_id, rng.choice((0, 1, 1, 2, 30)))
+    records = []
+    for entry in entries:
+        word = struct.pack(">I", len(entry))
+        records.append(word + struct.pack(">I", crc32c(entry, crc32c(word, seed))) + entry)
+    data = b"".join(records) + rng.randbytes(rng.choice((0, 0, 7, 50)))
+    most = rng.choice((1 << 31, len(entries), 3, 1, 0))
+    return "take_records", (_damaged(rng, data), seed, ledger_id, first, most)
+
+
+def _join_entries(rng: random.Random) -> Call:
+    _, entries = _stored(rng, number(rng), rng.choice((0, 1, 2, 30)))
+    return "join_entries", (rng.choice((entries, tuple(entries))), rng.choice((0, 36)))
+
+
+def _split_entries(rng: random.Random) -> Call:
+    _, entries = _stored(rng, number(rng), rng.choice((0, 1, 2, 30)))
+    return "split_entries", tuple(cut(rng, [framed(entry) for entry in entries]))
+
+
+def _count_sound(rng: random.Random) -> Call:
+    ledger_id = number(rng)
+    first, entries = _stored(rng, ledger_id, rng.choice((0, 1, 2, 30)))
+    if entries and rng.random() < 0.5:
+        place = rng.randrange(len(entries))
+        entries[place] = _damaged(rng, entries[place])
+    return "count_sound", (entries, rng.choice((ledger_id,) * 9 + (5,)), first)
+
+
 # -- Pulsar ---------------------------------------------------------------------------------------
 
 
@@ -303,9 +360,9 @@ def _crc32c(rng: random.Random) -> Call:
 
 
 MAKERS: Final[tuple[Callable[[random.Random], Call], ...]] = (
-    _build_entries, _crc32c, _decode_add_answers, _decode_adds, _encode_receipts, _find_frames,
-    _gather_messages, _inspect_adds, _join_messages, _join_records, _read_acks, _read_sends,
-    _whole_messages,
+    _build_entries, _count_sound, _crc32c, _decode_add_answers, _decode_adds, _encode_receipts,
+    _find_frames, _gather_messages, _inspect_adds, _join_entries, _join_messages, _join_records,
+    _read_acks, _read_sends, _split_entries, _take_records, _whole_messages,
 )  # fmt: skip
 
 

@@ -69,13 +69,15 @@ def test_chunks_are_sound_and_unsound() -> None:
         name, args = arguments(random.Random(seed))
         kind, value = answer(pure, (name, args))
         assert kind != "raised", (seed, name, value)
-        stops = name in ("read_sends", "read_acks", "decode_adds", "decode_add_answers")
+        stops = name in (
+            "read_sends", "read_acks", "decode_adds", "decode_add_answers", "split_entries",
+        )  # fmt: skip
         whole = value[1][1] == args[2] if stops else kind != "NoneType"
         if name == "gather_messages":
             whole = len(value[0][1]) == 32 * len(args[0])
         seen.add((name, whole))
     for name in (
-        "read_sends", "read_acks", "decode_adds", "inspect_adds", "join_messages",
+        "read_sends", "read_acks", "decode_adds", "inspect_adds", "join_messages", "split_entries",
         "gather_messages",
     ):  # fmt: skip
         assert {(name, True), (name, False)} <= seen
@@ -179,6 +181,57 @@ def test_add_answers_are_runs_by_ledger_and_status(twins: Any) -> None:
     runs, stop = twins.decode_add_answers(view, 0, len(view))
     assert runs == [(7, 0, [1, 2]), (8, 0, [3]), (8, 101, [4]), (7, 0, [9])]
     assert stop == len(data)
+
+
+def _record(entry: bytes, seed: int) -> bytes:
+    word = struct.pack(">I", len(entry))
+    return word + struct.pack(">I", pure.crc32c(entry, pure.crc32c(word, seed))) + entry
+
+
+def test_records_are_taken_up_to_what_is_not_the_next_sound_one(twins: Any) -> None:
+    entries = [_add(7, 5, b"x" * 40_000), _add(7, 6, b"y" * 40_000), _add(7, 7), _add(7, 8, b"z")]
+    records = [_record(entry, 99) for entry in entries]
+    data = b"".join(records)
+    take = twins.take_records
+    assert take(data, 99, 7, 5, 1 << 31) == entries
+    assert take(data, 99, 7, 5, 2) == entries[:2]
+    assert take(data[:-1], 99, 7, 5, 9) == entries[:3]
+    assert take(data + data, 99, 7, 5, 9) == entries  # not the next id
+    for wrong in ((98, 7, 5), (99, 8, 5), (99, 7, 4)):
+        assert take(data, *wrong, 9) == []
+    assert take(data, 99, 7, 5, 0) == take(b"", 99, 7, 5, 9) == []
+    for at in (3, 4, 8 + 39, len(records[0]) - 1):  # length, checksum, entry
+        damaged = bytearray(data)
+        damaged[len(records[0]) + at] ^= 1
+        assert take(bytes(damaged), 99, 7, 5, 9) == entries[:1]
+
+
+@pytest.mark.parametrize("size", [0, 100, 70_000])
+def test_entries_of_an_answer_are_those_that_were_joined(twins: Any, size: int) -> None:
+    entries = [b"", b"ab", bytes(size), b"c"]
+    joined = twins.join_entries(entries, 5)
+    assert joined == bytes(5) + b"".join(map(framed, entries))
+    view = memoryview(joined)
+    assert twins.split_entries(view, 5, len(view)) == (entries, len(view))
+    for less in (1, 4):
+        assert twins.split_entries(view, 5, len(view) - less) == (entries[:3], len(view) - 5)
+    assert twins.join_entries([], 3) == bytes(3)
+    assert twins.split_entries(view, 7, 7) == ([], 7)
+
+
+@pytest.mark.parametrize("size", [0, 70_000])
+def test_sound_entries_are_those_with_their_digest(twins: Any, size: int) -> None:
+    digest = EntryDigest(DigestType.CRC32C, 7, b"")
+    entries = [digest.build(5 + i, 4, 9, bytes((i,)) * size) for i in range(4)]
+    count = twins.count_sound
+    assert count(entries, 7, 5) == 4
+    assert count(entries, 8, 5) == count(entries, 7, 4) == count([], 7, 5) == 0
+    assert count([*entries[:2], entries[3]], 7, 5) == 2
+    for at in (0, 15, 16, 31, 32, 35, len(entries[2]) - 1):
+        damaged = bytearray(entries[2])
+        damaged[at] ^= 4
+        assert count([*entries[:2], bytes(damaged), entries[3]], 7, 5) == 2
+    assert count([*entries[:3], entries[3][:35]], 7, 5) == 3
 
 
 def send(producer_id: int, sequence_id: int, data: bytes, highest: int = 0, **fields: Any) -> bytes:

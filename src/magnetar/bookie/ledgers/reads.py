@@ -136,10 +136,8 @@ def _older(ledger: HeldLedger, entry_id: int, found: list[bytes]) -> list[bytes]
     cache = ledger.storage.cache
     if not cache.has_ledger(ledger.ledger_id):
         return found
-    for place in range(len(found)):
-        if cache.get(ledger.ledger_id, entry_id + place) is not None:
-            return found[:place]
-    return found
+    newer = cache.first_of(ledger.ledger_id, range(entry_id, entry_id + len(found)))
+    return found if newer is None else found[: newer - entry_id]
 
 
 def _now_s() -> float:

@@ -361,13 +361,7 @@ class BookieSession(FramedConnection):
         finally:
             if request.flags & READ_FENCE:
                 self._watch.changed(request.ledger_id, fenced=True)
-        entries: list[bytes] = []
-        for entry in found[:count]:
-            room -= 4 + len(entry)
-            if room < 0 and entries:
-                break
-            entries.append(entry)
-        return v2.encode_batch_read_answer(request, entries)
+        return v2.encode_batch_read_answer(request, v2.entries_within(found[:count], room))
 
     async def _read_lac(self, request: ReadLac) -> bytes:
         reply = await self._core.read_lac(request.ledger_id)

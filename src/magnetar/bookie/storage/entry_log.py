@@ -24,12 +24,11 @@ from magnetar.bookie.storage.entry_log_format import (
     log_ids,
     log_path,
     record_length,
-    records_at_start,
     seed_of,
 )
 from magnetar.env.disk import Buffer, Disk, DiskFile
 from magnetar.model.errors import BookieIOError
-from magnetar.speedups import join_records
+from magnetar.speedups import join_records, take_records
 
 OPEN_LOGS_MAX = 64
 JOIN_BYTES_MAX = 16 << 10
@@ -218,7 +217,7 @@ class EntryLogReader:
                 f"entry {ledger_id}:{entry_id} cannot be read from {file.path} at offset "
                 f"{offset}: {error}; read it from another bookie, and look at the disk"
             ) from error
-        found = records_at_start(data, seed, ledger_id, entry_id, entries_max)
+        found = take_records(data, seed, ledger_id, entry_id, entries_max)
         if not found:
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "

@@ -122,34 +122,6 @@ def record_at(data: bytes, pos: int, seed: int) -> bytes | None:
     return entry
 
 
-def records_at_start(
-    data: bytes, seed: int, ledger_id: int, entry_id: int, entries_max: int
-) -> list[bytes]:
-    """The whole, sound records at the beginning of ``data``, as long as they hold the ledger's
-    entries from ``entry_id`` on without a gap."""
-    found: list[bytes] = []
-    pos, end = 0, len(data)
-    last_length = length_crc = -1
-    for expected in range(entry_id, entry_id + entries_max):
-        if pos + _RECORD_HEAD_BYTES > end:
-            break
-        length, crc, held_ledger_id, held_entry_id = _record_head(data, pos)
-        start = pos + RECORD_HEADER_BYTES
-        pos = start + length
-        if held_entry_id != expected or held_ledger_id != ledger_id:
-            break
-        if pos > end or length < ENTRY_HEADER_BYTES:
-            break
-        if length != last_length:
-            last_length = length
-            length_crc = crc32c(_WORD.pack(length), seed)
-        entry = data[start:pos]
-        if crc32c(entry, length_crc) != crc:
-            break
-        found.append(entry)
-    return found
-
-
 def encode_hole(byte_count: int, seed: int) -> bytes:
     """The head of a hole that takes ``byte_count``, the head included."""
     length = byte_count - RECORD_HEADER_BYTES

@@ -117,6 +117,14 @@ class WriteCache:
             found.append(entry)
         return found
 
+    def first_of(self, ledger_id: int, entry_ids: range) -> int | None:
+        """The first of ``entry_ids`` that is here."""
+        halves = (self.active, self.flushing)
+        held = [half.ledgers.get(ledger_id, {}).keys() for half in halves if half is not None]
+        if all(ids.isdisjoint(entry_ids) for ids in held):  # mostly; nothing is run per entry
+            return None
+        return next(each for each in entry_ids if any(each in ids for ids in held))
+
     def has_ledger(self, ledger_id: int) -> bool:
         """Whether any entry of the ledger is here."""
         flushing = self.flushing

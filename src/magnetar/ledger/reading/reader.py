@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 from magnetar.config import LedgerConfig
@@ -120,7 +120,7 @@ class LedgerReader:
                 raise
             entries += found
             first_entry_id += len(found)
-            found_bytes = sum(len(entry.data) for entry in found)
+            found_bytes = sum([len(entry.data) for entry in found])
             room -= found_bytes
             self._entry_bytes = found_bytes // len(found)
         return entries
@@ -262,7 +262,9 @@ class LedgerReader:
         sound = self._digest.sound_count(data, first)
         if sound:
             ledger_id, offset = self.ledger_id, self._digest.payload_offset
-            return _Sound([Entry(ledger_id, first + i, data[i], offset) for i in range(sound)])
+            ids = range(first, first + sound)
+            made = map(Entry, repeat(ledger_id), ids, data, repeat(offset))
+            return _Sound(list(made))
         if not data:
             return Refusal(bookie_id, NoEntryError("an empty answer"))
         try:

@@ -7,10 +7,17 @@ from magnetar.speedups.pure.adds import decode_add_answers, decode_adds, inspect
 from magnetar.speedups.pure.entries import build_entries, crc32c, find_frames, join_records
 from magnetar.speedups.pure.gathering import gather_messages
 from magnetar.speedups.pure.messages import encode_receipts, join_messages
+from magnetar.speedups.pure.reads import (
+    count_sound,
+    join_entries,
+    split_entries,
+    take_records,
+)
 from magnetar.speedups.pure.sends import read_acks, read_sends, whole_messages
 
 __all__ = [
     "build_entries",
+    "count_sound",
     "crc32c",
     "decode_add_answers",
     "decode_adds",
@@ -18,9 +25,12 @@ __all__ = [
     "find_frames",
     "gather_messages",
     "inspect_adds",
+    "join_entries",
     "join_messages",
     "join_records",
     "read_acks",
     "read_sends",
+    "split_entries",
+    "take_records",
     "whole_messages",
 ]

@@ -121,6 +121,23 @@ def test_golden_batch_read_answer() -> None:
     assert answers(golden) == [v2.BatchReadAnswer(3, 0, [b"abc", b"de"])]
 
 
+def test_a_batch_read_answer_is_the_same_in_parts() -> None:
+    large = bytes(v2.JOINED_BYTES_MAX)
+    request = BatchRead(3, 5, 9, 0, b"", 0, 0)
+    for entries in ([large, large], [large, b"a", b"bc"], [b"a"]):
+        parts = v2.encode_batch_read_answer(request, entries)
+        assert answers(b"".join(parts)) == [v2.BatchReadAnswer(3, 0, entries)]
+        assert len(parts) == (5 if len(entries) == 2 else 1)
+    assert any(part is large for part in v2.encode_batch_read_answer(request, [large, large]))
+
+
+def test_an_answer_has_as_many_entries_as_there_is_room_for() -> None:
+    entries = [b"a", b"bc", b"def"]
+    counts = [len(v2.entries_within(entries, room)) for room in range(20)]
+    assert counts == [1] * 11 + [2] * 7 + [3] * 2
+    assert v2.entries_within([], 0) == []
+
+
 def test_golden_auth() -> None:
     name = b"AuthDisabledPlugin"
     message = b"\x0a" + bytes([len(name)]) + name + b"\x12\x00"
