@@ -282,6 +282,8 @@ class HostedReplica:
         while self._waiting or self._under_way:
             self._begin_soon()
             await self._quiet.wait()
+            async with self._changing:
+                pass  # no group begins before that is over, however often one looks
             await asyncio.sleep(0)
 
 
