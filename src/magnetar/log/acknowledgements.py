@@ -276,6 +276,26 @@ class AckState:
                 self._drop_set(Position(ledger_id, entry_id))
         return True
 
+    def acknowledge_all(self, ledger_id: int, entries: BitMap) -> bool:
+        """As ``acknowledge``, of one ledger, however many they are."""
+        mark, last = self.mark_delete, self._chain.last_entry(ledger_id)
+        floor = mark.entry_id if ledger_id == mark.ledger_id else -1
+        if ledger_id < mark.ledger_id or last < 0:
+            return False
+        added = entries.copy()
+        added.remove_range(last + 1, ENTRY_ID_LIMIT)
+        added.remove_range(0, floor + 1)
+        if not added:
+            return False
+        self._union(self._holes, ledger_id, added)
+        self._union(self._changed, ledger_id, added)
+        for position in [each for each in self._ack_sets if each.ledger_id == ledger_id]:
+            if position.entry_id in added:
+                self._drop_set(position)
+        self.version += 1
+        self._advance()
+        return True
+
     def _drop_set(self, position: Position) -> None:
         bits = self._ack_sets.pop(position, None)
         if bits is not None:

@@ -68,6 +68,21 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanupRule:
+    """What becomes of what is old, on partitions: it is deleted as ``Retention`` says, or of each
+    key the last record is kept, or both. A record without a value is kept ``tombstones_kept_ms``.
+    A log is compacted when ``dirty_ratio_least`` of it was not yet, or some of that for more than
+    ``lag_ms_max``; never what is younger than ``lag_ms``."""
+
+    deletes: bool = True
+    compacts: bool = False
+    tombstones_kept_ms: int = 24 * 3600 * 1000
+    dirty_ratio_least: float = 0.5
+    lag_ms: int = 0
+    lag_ms_max: int = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
 class LogPolicy:
     """``quorums`` None: the cluster's. ``engine``: of a log that is made; one that is there stays
     on its own. So do the replicas of a partition: ``replication_factor`` of them, of which
@@ -83,3 +98,4 @@ class LogPolicy:
     min_insync_replicas: int = 0
     unclean_election: bool = False
     pieces: PieceRule = field(default_factory=PieceRule)
+    cleanup: CleanupRule = field(default_factory=CleanupRule)

@@ -14,7 +14,7 @@ from magnetar.log.engines.record import PartitionRecord
 from magnetar.log.managed.cursors import CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.holds import HoldEvents, LogHolds
 from magnetar.log.managed.records import HandedCursor
-from magnetar.log.partition.serving.cursor import PartitionCursors
+from magnetar.log.partition.serving.cursor import PartitionCursor, PartitionCursors
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.seam import Checkpoints, Cursors, Holds
 from magnetar.model.errors import LogFencedError, MagnetarError
@@ -58,6 +58,12 @@ class PartitionCompany:
     def pass_over(self, front: Position) -> None:
         """See ``LogCompany``."""
         self._cursors.pass_over(front)
+
+    def passed(self, first: int, end: int) -> None:
+        """See ``LogCompany``."""
+        for each in self._cursors.durable().values():
+            if isinstance(each, PartitionCursor):
+                each.passed(first, end)
 
     def stores(self) -> Iterable[AckStore]:
         """Of the durable cursors."""

@@ -147,9 +147,12 @@ class PartitionLogStore:
         await record.take_over()
         source = hosted.source
         try:
-            found = await hosted.run(
-                lambda: find_entries(source, self._disk, hosted.high_watermark, self._span)
-            )
+            rewrites = -1
+            while rewrites != hosted.rewrites:  # it was compacted while it was looked at
+                rewrites = hosted.rewrites
+                found = await hosted.run(
+                    lambda: find_entries(source, self._disk, hosted.high_watermark, self._span)
+                )
         except (OSError, CorruptBatchError) as error:
             raise LogError(f"log {name} cannot be read: {error}") from error
         opened = PartitionLog(
@@ -160,6 +163,8 @@ class PartitionLogStore:
         try:
             if opened_before:
                 await company.recover(await self._cursor_names(name), handed)
+                if source.compacted_end:  # perhaps while nobody had the cursors
+                    company.passed(0, source.compacted_end)
         except BaseException:
             await opened.abandon()
             raise

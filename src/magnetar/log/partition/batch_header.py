@@ -36,7 +36,7 @@ HEADER_BYTES: Final = BATCH_HEADER_BYTES
 STAMP_BYTES: Final = batches.STAMP_BYTES
 LENGTH_END: Final = 12
 """The length counts what lies behind it."""
-_CHECKED_FROM: Final = 21
+CHECKED_FROM: Final = 21
 
 
 class BatchHead(BatchHeader):
@@ -98,7 +98,7 @@ def whole_batches(data: Buffer, *, checked: bool) -> Iterator[tuple[int, BatchHe
             raise CorruptBatchError(
                 f"the batch at byte {at} has {end - at} of its {header.byte_count} bytes"
             )
-        if checked and crc32c(view[at + _CHECKED_FROM : at + header.byte_count]) != header.crc:
+        if checked and crc32c(view[at + CHECKED_FROM : at + header.byte_count]) != header.crc:
             raise CorruptBatchError(
                 f"the batch at byte {at} (offset {header.base_offset}) fails its checksum"
             )

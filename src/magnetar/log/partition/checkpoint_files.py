@@ -9,6 +9,7 @@ users):
 ``recovery-point-offset-checkpoint``    ``0``, number of lines, lines of ``topic partition offset``
 ``replication-offset-checkpoint``       the same: high watermarks
 ``log-start-offset-checkpoint``         the same
+``cleaner-offset-checkpoint``           the same: how far a log was compacted
 ``partition.metadata``                  ``version: 0``, ``topic_id: `` 22 characters of base64
 ======================================  =======================================================
 
@@ -28,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.disk import Buffer, Disk
+from magnetar.env.disk import Disk
 from magnetar.log.partition.leader_epochs import EpochStart
 from magnetar.model.errors import MetadataFormatError
 
@@ -36,10 +37,10 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
+COMPACTED_ENDS: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION: Final = "0"
 _FILE_BYTES_MAX: Final = 64 << 20
-_WRITE_BYTES: Final = 1 << 20
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -58,27 +59,6 @@ def replace_file(disk: Disk, path: Path, data: bytes) -> None:
         file.close()
     disk.rename(beside, path)  # only now: what is under the name must be whole
     disk.sync_dir(path.parent)
-
-
-def write_parts(disk: Disk, path: Path, parts: Iterable[Buffer]) -> int:
-    """A new file of ``parts``, one after the other, synced; how many bytes. Raises ``OSError``."""
-    file = disk.open(path, create=True)
-    at = 0
-    try:
-        file.truncate(0)
-        waiting: list[Buffer] = []
-        size = 0
-        for part in parts:
-            waiting.append(part)
-            size += len(part)
-            if size >= _WRITE_BYTES:
-                file.pwritev(waiting, at)
-                at, size, waiting = at + size, 0, []
-        file.pwritev(waiting, at)
-        file.datasync()
-    finally:
-        file.close()
-    return at + size
 
 
 def exists(disk: Disk, path: Path) -> bool:

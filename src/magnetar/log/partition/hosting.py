@@ -23,9 +23,10 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import structlog
+from pyroaring import BitMap
 
 from magnetar.env.disk import Disk, DiskSpace, Lane
 from magnetar.env.tasks import TaskScope
@@ -60,8 +61,21 @@ T = TypeVar("T")
 GroupDone: TypeAlias = Callable[[Sequence[Outcome]], None]
 
 
+class Rewritten(NamedTuple):
+    """Of the offsets [first, end) of a log these are now the first ones of batches, less
+    ``first``."""
+
+    first: int
+    end: int
+    starts: BitMap
+
+
 def _nothing() -> None:
     """What a job has made of the log concerns nobody."""
+
+
+def _of_no_concern(what: Rewritten) -> None:
+    """A follower keeps no list of its batches."""
 
 
 class HostedReplica:
@@ -98,6 +112,10 @@ class HostedReplica:
         self._quiet.set()
         self._watchers: dict[int, Callable[[], None]] = {}
         self._next_key = 0
+        self.rewrites = 0
+        """How often batches of the log were replaced."""
+        self.told_rewritten: Callable[[Rewritten], None] = _of_no_concern
+        """Whoever knows which batches there are; called on the loop."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -135,6 +153,11 @@ class HostedReplica:
         """The high watermark, or the part, may have changed."""
         for moved in list(self._watchers.values()):
             moved()
+
+    def rewritten(self, what: Rewritten) -> None:
+        """Compaction has replaced batches."""
+        self.rewrites += 1
+        self.told_rewritten(what)
 
     # -- appending ----------------------------------------------------------------------------
 

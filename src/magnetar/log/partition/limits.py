@@ -64,7 +64,7 @@ class SegmentLimits:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What is kept of a log [retention.ms, retention.bytes, cleanup.policy, delete.retention.ms,
-    min.cleanable.dirty.ratio, min.compaction.lag.ms]. -1 sets no limit."""
+    min.cleanable.dirty.ratio, min.compaction.lag.ms, max.compaction.lag.ms]. -1 sets no limit."""
 
     kept_ms: int = UNLIMITED
     kept_bytes: int = UNLIMITED
@@ -72,6 +72,7 @@ class Kept:
     tombstones_kept_ms: int = 24 * 3600 * 1000
     dirty_ratio_least: float = 0.5
     compaction_lag_ms: int = 0
+    compaction_lag_ms_max: int = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)

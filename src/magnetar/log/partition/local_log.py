@@ -24,7 +24,7 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,6 @@ from magnetar.log.partition.checkpoint_files import (
     encode_epochs,
     read_file,
     replace_file,
-    write_parts,
 )
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits, SyncPolicy
@@ -61,16 +60,15 @@ from magnetar.log.partition.producer_states import (
 )
 from magnetar.log.partition.retention import SegmentAge, deletable, outlived
 from magnetar.log.partition.segment import (
-    INDEX,
+    CLEANED,
     LOG,
     SNAPSHOT,
-    TIME_INDEX,
+    SWAP,
     TRANSACTIONS,
     FileRange,
     Segment,
     Stored,
     file_name,
-    open_segment,
 )
 from magnetar.model.errors import (
     CorruptBatchError,
@@ -117,6 +115,8 @@ class LocalLog:
         self.first_base = self._base_at(log_start)
         """Where the first batch that is held begins: before ``log_start``, if records in its middle
         were deleted."""
+        self.compacted_end = 0
+        """Up to here the log was compacted; ``compacting`` does."""
         self.synced_end = log_start
         self._synced_bytes = segments[-1].byte_count
         """Of the active segment: as many as are on the disk, as far as can be known."""
@@ -127,6 +127,10 @@ class LocalLog:
     def log_end(self) -> int:
         """The offset of the next record."""
         return self.segments[-1].next_offset
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
 
     @property
     def byte_count(self) -> int:
@@ -379,6 +383,7 @@ class LocalLog:
         cut += self.segments[-1].truncate(end_offset)
         self._synced_bytes = min(self._synced_bytes, self.segments[-1].byte_count)
         self.sync()
+        self.compacted_end = min(self.compacted_end, self.log_end)
         self.epochs.truncate(self.log_end)
         self._write_epochs()
         self.load_producers()
@@ -393,6 +398,7 @@ class LocalLog:
             segment.delete()
         self.segments = [Segment.create(self._disk, self.folder, offset, self.limits)]
         self.log_start = self.first_base = offset
+        self.compacted_end = min(self.compacted_end, offset)
         self._synced()
         self._created_ms = now_ms
         self.epochs.truncate(0)  # in place: the replica's machine knows them too
@@ -512,34 +518,32 @@ class LocalLog:
         )
         return self.delete_segments(count)
 
-    def replace_segment(
-        self, segment: Segment, batches: Iterable[Buffer], changed: Callable[[], bool]
-    ) -> int:
-        """A sealed segment has these batches from now on, durably: some of its own, at their
-        offsets; how many bytes went. ``changed`` is asked after the last of them: if not, nothing
-        is done. Ranges of before are void. Raises ``OSError``, and what ``batches`` raises: then
-        too."""
-        beside = segment.path(f"{LOG}.cleaned")
-        byte_count = write_parts(self._disk, beside, batches)
-        if not changed():
-            self._disk.remove(beside)
-            return 0
-        # The indexes go first: they would point into the middle of other batches, and a crash in
-        # between must leave none rather than wrong ones.
-        names = self._disk.list(self.folder)
-        for ending in (INDEX, TIME_INDEX):
-            if segment.path(ending).name in names:
-                self._disk.remove(segment.path(ending))
-        self._disk.sync_dir(self.folder)
-        self._disk.rename(beside, segment.path(LOG))
-        self._disk.sync_dir(self.folder)
-        segment.close()
-        at = self.segments.index(segment)
-        self.segments[at], _ = open_segment(
-            self._disk, self.folder, segment.base_offset, self.limits
-        )
-        self.segments[at].write_indexes()
-        return segment.byte_count - byte_count
+    def swap_in(self, old: Sequence[Segment], new: Segment) -> None:
+        """``new``, whose batches are in ``.log.cleaned`` and synced, takes the place of ``old``:
+        sealed segments that follow one another, whose name it has. Ranges of before are void.
+        Raises ``OSError``: this replica must end; opening it finishes the swap, or undoes it."""
+        disk, first, last = self._disk, old[0], old[-1]
+        end = self.segments[self.segments.index(last) + 1].base_offset
+        disk.rename(first.path(LOG + CLEANED), first.path(LOG + SWAP))
+        # From here on a crash leaves the new one: nothing of the old ones goes before.
+        disk.sync_dir(self.folder)
+        for segment in old[1:]:
+            segment.delete()
+        # Indexes would point into the middle of other batches. What was aborted is gone with its
+        # records, so that no list of it is needed.
+        first.delete_beside()
+        disk.rename(first.path(LOG + SWAP), first.path(LOG))
+        disk.sync_dir(self.folder)
+        first.close()
+        new.renamed()
+        at = self.segments.index(first)
+        self.segments[at : at + len(old)] = [new]
+        self.aborted = [each for each in self.aborted if each.last_offset >= end]
+        try:
+            new.write_indexes()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # they are made again when the log is opened
+                raise
 
     def _age(self, segment: Segment) -> SegmentAge:
         latest_ms = segment.greatest[0] if segment.greatest[0] >= 0 else self._created_ms

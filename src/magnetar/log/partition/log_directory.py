@@ -1,6 +1,6 @@
 """A directory of partitions: which there are, and what is known of all of them together.
 
-Owns the three checkpoints of offsets and the marker of an orderly end. Blocking: a job of a lane.
+Owns the four checkpoints of offsets and the marker of an orderly end. Blocking: a job of a lane.
 
 Rules:
 
@@ -38,6 +38,7 @@ from typing import Final
 
 from magnetar.env.disk import Disk
 from magnetar.log.partition.checkpoint_files import (
+    COMPACTED_ENDS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -96,6 +97,7 @@ class LogDirectory:
         self._disk = disk
         self._recovery_points: dict[Partition, int] = {}
         self._log_starts: dict[Partition, int] = {}
+        self._compacted_ends: dict[Partition, int] = {}
         self._written: dict[str, frozenset[Partition]] = {}
         """Which partitions each checkpoint has an offset of, as it is on the disk."""
 
@@ -135,6 +137,7 @@ class LogDirectory:
         self.clean = exists(self._disk, self.path / CLEAN_END)
         self._recovery_points = self._offsets(RECOVERY_POINTS)
         self._log_starts = self._offsets(LOG_STARTS)
+        self._compacted_ends = self._offsets(COMPACTED_ENDS)
         self.high_watermarks = self._offsets(HIGH_WATERMARKS)
         lineage = self._read_number(LINEAGE)
         durable, unsynced = self.policy.sync.durable, exists(self._disk, self.path / UNSYNCED)
@@ -228,6 +231,7 @@ class LogDirectory:
             log_start=self._log_starts.get(partition, 0),
             clean=self.clean and held is not None and partition not in self._broken,
         )
+        opened.compacted_end = min(self._compacted_ends.get(partition, 0), opened.log_end)
         self._broken.discard(partition)
         self.logs[partition] = opened
         self.recovered[partition] = found
@@ -239,6 +243,7 @@ class LogDirectory:
         if source is not None and in_order:
             self._recovery_points[partition] = source.synced_end
             self._log_starts[partition] = source.log_start
+            self._compacted_ends[partition] = source.compacted_end
         elif source is not None:
             self._broken.add(partition)
 
@@ -270,6 +275,7 @@ class LogDirectory:
         return {
             RECOVERY_POINTS: self._recovery_points,
             LOG_STARTS: self._log_starts,
+            COMPACTED_ENDS: self._compacted_ends,
             HIGH_WATERMARKS: self.high_watermarks,
         }
 
@@ -279,11 +285,14 @@ class LogDirectory:
         starts = {each: source.log_start for each, source in self.logs.items()}
         self._recovery_points.update(points)
         self._log_starts.update(starts)
+        ends = {each: source.compacted_end for each, source in self.logs.items()}
+        self._compacted_ends.update(ends)
         for name, known in self._known().items():
-            self._write(name, known)
+            if name != COMPACTED_ENDS or name in self._written or any(known.values()):
+                self._write(name, known)
 
     def _write(self, name: str, offsets: Mapping[Partition, int]) -> None:
-        if name == LOG_STARTS:
+        if name in (LOG_STARTS, COMPACTED_ENDS):
             offsets = {each: at for each, at in offsets.items() if at}
         replace_file(self._disk, self.path / name, encode_offsets(offsets))
         self._written[name] = frozenset(offsets)

@@ -37,14 +37,16 @@ from magnetar.log.partition.checkpoint_files import (
     read_file,
 )
 from magnetar.log.partition.leader_epochs import NO_EPOCH, LeaderEpochs
-from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.segment import (
+    CLEANED,
     INDEX,
     LOG,
     SCAN_BYTES,
     SNAPSHOT,
     STARTS,
+    SWAP,
     TIME_INDEX,
     TRANSACTIONS,
     Segment,
@@ -53,7 +55,7 @@ from magnetar.log.partition.segment import (
 )
 from magnetar.model.errors import CorruptBatchError, MetadataFormatError
 
-DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+DELETED: Final = ".deleted"
 _DIGITS: Final = 20
 
 
@@ -263,18 +265,19 @@ def _finish_swaps(disk: Disk, folder: Path) -> None:
 
 
 def _replace_covered(disk: Disk, folder: Path, name: str) -> None:
-    """Segments whose batches the swapped in one has go."""
-    first = last = _offset_of(name)
+    """Segments whose batches the swapped in one has go, and what is beside the one of its name."""
+    first = _offset_of(name)
     file = disk.open(folder / name)
     try:
-        data = file.pread(disk.size(folder / name), 0)
+        # As large as a segment: only the heads are read.
+        segment = Segment(disk, folder, first, file, SegmentLimits())
+        segment.rebuild(disk.size(folder / name))
     finally:
         file.close()
-    for _, header in whole_batches(data, checked=False):
-        last = header.next_offset
+    end = max(segment.next_offset, first + 1)
     for other in disk.list(folder):
         whole_name = other[:_DIGITS].isdigit() and not other.endswith((SWAP, SNAPSHOT))
-        if whole_name and first <= _offset_of(other) < last:
+        if whole_name and first <= _offset_of(other) < end:
             disk.remove(folder / other)
 
 

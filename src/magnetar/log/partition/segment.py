@@ -36,6 +36,8 @@ from magnetar.model.errors import CorruptBatchError
 
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TRANSACTIONS, SNAPSHOT = ".txnindex", ".snapshot"
+CLEANED, SWAP = ".cleaned", ".swap"
+"""What is to take a segment's place: while it is written, and when it is whole."""
 STARTS = ".batches"
 """Where the segment's batches begin (``batch_places``): ours; Kafka passes over it."""
 SCAN_BYTES: Final = 64 << 10
@@ -254,10 +256,22 @@ class Segment:
     def delete(self) -> None:
         """All its files. The ``.log`` goes last: without it the others are nobody's."""
         self.close()
+        self._remove(INDEX, TIME_INDEX, STARTS, TRANSACTIONS, SNAPSHOT, LOG)
+
+    def delete_beside(self) -> None:
+        """What is told of its batches. Raises ``OSError``."""
+        self._remove(INDEX, TIME_INDEX, STARTS, TRANSACTIONS)
+
+    def _remove(self, *endings: str) -> None:
         names = self._disk.list(self._folder)
-        for ending in (INDEX, TIME_INDEX, STARTS, TRANSACTIONS, SNAPSHOT, LOG):
+        for ending in endings:
             if self.path(ending).name in names:
                 self._disk.remove(self.path(ending))
+
+    def renamed(self) -> None:
+        """Its bytes are under its name from now on. Raises ``OSError``."""
+        self.file.close()
+        self.file = self._disk.open(self.path(LOG))
 
 
 def open_segment(

@@ -97,6 +97,14 @@ class BatchPlaces:
             if not bitmap:
                 del self._starts[ledger]
 
+    def replace(self, first: int, end: int, starts: BitMap) -> None:
+        """Of the batches of [first, end) those that begin at ``starts`` (less ``first``) are left.
+        What is before ``start`` or not in the set yet stays out of it."""
+        end = min(end, self.end)
+        self.remove(max(first, self.start), end)
+        self.add_all(first + each for each in starts if self.start <= first + each < end)
+        self.pack()
+
     # -- offsets and positions ----------------------------------------------------------------
 
     def position(self, offset: int) -> Position:
@@ -156,6 +164,11 @@ class BatchPlaces:
 
     def entries_by_ledger(self) -> list[tuple[int, int]]:
         return [(ledger, len(self._starts[ledger])) for ledger in sorted(self._starts)]
+
+    def none_begins(self, ledger: int, low: int, high: int) -> BitMap:
+        """Where in [low, high) of that ledger no entry begins."""
+        found = BitMap(range(low, high))
+        return found - self._starts[ledger] if ledger in self._starts else found
 
     def among(self, ledger: int, entries: BitMap) -> int:
         """How many of ``entries`` of that ledger are where an entry begins."""

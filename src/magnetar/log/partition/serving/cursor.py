@@ -5,7 +5,8 @@ Implements ``log.seam.Cursor``. What is kept of it, and where, is an ``AckStore`
 Rules:
 
 * An entry is acknowledged with all offsets up to the next entry's: those of its messages, and those
-  behind it that compaction took.
+  behind it that compaction took. Those that it takes later are acknowledged then (``passed``):
+  nobody gets them any more, so that nobody would.
 * The mark-delete position is the last offset up to which all is acknowledged, so mostly within an
   entry and not at its begin; the entry after it is what the log says.
 """
@@ -13,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import structlog
 
@@ -25,6 +27,9 @@ from magnetar.log.seam import CursorLending
 from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
+
+RUN_MAX: Final = 10_000
+"""Offsets that are acknowledged one by one: more than most batches have messages."""
 
 
 class PartitionCursor(AckedCursor):
@@ -52,6 +57,20 @@ class PartitionCursor(AckedCursor):
             run += self._offsets_of(position)
         super().acknowledge(run)
 
+    def passed(self, first: int, end: int) -> None:
+        """Between these offsets compaction has taken batches: what is no entry is acknowledged."""
+        places = self._places
+        first = max(first, places.offset(self._state.mark_delete) + 1)
+        end, changed = min(end, places.end), False
+        while first < end:
+            ledger, low = divmod(first, places.span)
+            high = min(end - ledger * places.span, places.span)
+            gone = places.none_begins(ledger, low, high)
+            changed = self._state.acknowledge_all(ledger, gone) or changed
+            first = (ledger + 1) * places.span
+        if changed:
+            self.store.mark_dirty()
+
     def _offsets_of(self, position: Position) -> Sequence[Position]:
         """Those of the entry; none if it is not in the log."""
         places = self._places
@@ -61,6 +80,9 @@ class PartitionCursor(AckedCursor):
         end = places.following(first + 1)
         if end == first + 1:
             return (position,)
+        if end - first > RUN_MAX:  # the rest of a hole
+            self.passed(first + RUN_MAX, end)
+            end = first + RUN_MAX
         return [places.position(offset) for offset in range(first, end)]
 
     def acknowledge_batch(

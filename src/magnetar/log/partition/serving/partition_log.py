@@ -31,13 +31,13 @@ from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.ack_store import AckStore
 from magnetar.log.partition.batch_header import read_header
 from magnetar.log.partition.group_append import FULL, Outcome
-from magnetar.log.partition.hosting import HostedReplica
-from magnetar.log.partition.limits import Kept
+from magnetar.log.partition.hosting import HostedReplica, Rewritten
 from magnetar.log.partition.local_log import Appended
 from magnetar.log.partition.replication.leader import AppendOutcome
 from magnetar.log.partition.serving.envelopes import ENVELOPE, wrap
 from magnetar.log.partition.serving.epochs import PartitionEpochs
 from magnetar.log.partition.serving.front import PartitionFront
+from magnetar.log.partition.serving.keeping import kept_of
 from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
 from magnetar.log.partition.serving.opening import PartitionOpening
 from magnetar.log.partition.serving.positions import PartitionPositions
@@ -102,6 +102,10 @@ class LogCompany(Protocol):
 
     def pass_over(self, front: Position) -> None:
         """What is before ``front`` was deleted, whoever had acknowledged it."""
+        ...
+
+    def passed(self, first: int, end: int) -> None:
+        """Between these offsets batches were taken out of the log."""
         ...
 
     @property
@@ -184,6 +188,7 @@ class PartitionLog:
         self._trimming = False
         self._loop = asyncio.get_running_loop()
         self._unwatch = hosted.watch(self._advance)
+        hosted.told_rewritten = self._rewritten
         self.watch_readable = self._watch.watch
         self._cut_segments()
         self._advance()
@@ -461,16 +466,16 @@ class PartitionLog:
         """Let go what neither retention nor anybody who reads needs any more."""
         retention = self._policy.retention
         unused = self._closed or self._trimming or self.lost is not None or not self.places.entries
-        if unused or retention.everything:
+        if unused or retention.everything or not self._policy.cleanup.deletes:
             return
         self._trimming = True
         self.scope.spawn(self._trim(), "trim")
 
     async def _trim(self) -> None:
-        retention, source, now_ms = self._policy.retention, self._hosted.source, self._now_ms()
+        source, now_ms = self._hosted.source, self._now_ms()
         needed = [self.places.offset(each) for each in self._company.needed_from()]
         end = min([self.places.end, *needed])
-        kept = Kept(retention.kept_ms, retention.kept_bytes)
+        kept = kept_of(self._policy)
         try:
             await self._hosted.run(lambda: source.let_go(kept, committed_end=end, now_ms=now_ms))
         except OSError as error:
@@ -481,6 +486,15 @@ class PartitionLog:
         finally:
             self._trimming = False
         self._trimmed()
+
+    def _rewritten(self, what: Rewritten) -> None:
+        """Compaction has taken batches."""
+        if self._closed or self.lost is not None:
+            return
+        self.places.replace(what.first, what.end, what.starts)
+        if self._tail.begins_before(what.end):
+            self._tail.clear()  # it has what is gone
+        self._company.passed(what.first, what.end)
 
     def _begins_later(self) -> None:
         """Records were deleted."""
@@ -513,7 +527,7 @@ class PartitionLog:
             )
             for ledger, entries in spans
         )
-        retention = self._policy.retention
+        deletes = self._policy.cleanup.deletes and not self._policy.retention.everything
         return LogStats(
             self.name,
             places.entries,
@@ -524,7 +538,7 @@ class PartitionLog:
             places.position(places.start - 1),
             self._company.created_ms,
             self.holds.all(),
-            not retention.everything and places.entries > 0 and not self._closed,
+            deletes and places.entries > 0 and not self._closed,
             on_ledgers=False,
         )
 

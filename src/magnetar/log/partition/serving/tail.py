@@ -82,6 +82,10 @@ class PartitionTail:
             found.append(entry)
         return found or None
 
+    def begins_before(self, offset: int) -> bool:
+        """Whether an entry is held that begins before ``offset``."""
+        return self._dropped < len(self._offsets) and self._offsets[self._dropped] < offset
+
     def clear(self) -> None:
         """Nobody reads here any more; the budget hears of it as it goes on."""
         self._owed += len(self._entries) - self._dropped
