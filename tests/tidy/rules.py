@@ -306,6 +306,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "consumers",
             "entry_format",
+            "group_settings",
             "lines",
             "names",
             "partitions",
@@ -327,7 +328,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("group", "transaction"),
         ("coordinator_state", "subscriptions"),
         ("live_groups", "offset_commits", "offset_log", "topic_shapes"),
-        ("coordinator",),
+        ("coordinator", "group_times"),
         ("consumer_groups", "share_states", "transactions"),
         ("share_groups",),
     ),

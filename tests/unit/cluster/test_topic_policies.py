@@ -11,6 +11,7 @@ from magnetar.cluster.namespaces import POLICIES, Namespaces
 from magnetar.cluster.policies import topic_policies
 from magnetar.cluster.policies.policies import Policies, RetentionPolicy
 from magnetar.cluster.policies.topic_policies import TopicPolicies
+from magnetar.cluster.stored import shared_nodes
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import SessionState
 from magnetar.model.errors import (
@@ -146,7 +147,7 @@ def test_changes_at_the_same_time_all_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_policies, "BUCKET_BYTES_MAX", 60)
+    monkeypatch.setattr(shared_nodes, "NODE_BYTES_MAX", 60)
 
     async def scenario(site: Site) -> None:
         await site.ours.set_topic(TOPIC, "message_ttl_s", 7)

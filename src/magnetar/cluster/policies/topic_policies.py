@@ -18,33 +18,26 @@ Why: docs/adr/0079-policies.md.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.policies.policies import NAMES, Policies, decode_policies, encode_value
-from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.shared_nodes import (
+    Objects,
+    change_node,
+    decode_objects,
+    encode_objects,
+)
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.metadata import MetadataStore
-from magnetar.model.errors import (
-    BadVersionError,
-    BrokerMetadataError,
-    InvalidPolicyError,
-    NodeExistsError,
-    NoNodeError,
-    NotAllowedError,
-)
+from magnetar.model.errors import BrokerMetadataError, InvalidPolicyError
 
 ROOT: Final = "/admin/topic-policies"
 BUCKETS: Final = 16
-BUCKET_BYTES_MAX: Final = 900_000
-"""The metadata store's nodes have 1 MiB."""
-
-Said = dict[str, dict[str, Any]]
-"""Local name -> what is said of that topic."""
+WHAT: Final = "policies of topics"
 
 
 class TopicPolicies:
@@ -121,7 +114,7 @@ class TopicPolicies:
         node_name = NAMES[field][0]
         said = _encoded(field, value)
 
-        def change(found: Said) -> None:
+        def change(found: Objects) -> None:
             mine = found.setdefault(name.partitioned.local, {})
             mine[node_name] = said
             kept = {key: each for key, each in mine.items() if each is not None}
@@ -136,40 +129,18 @@ class TopicPolicies:
         if name.partitioned.local in await self._buckets.get(self.path_of(name)):
             await self._change(name, lambda found: found.pop(name.partitioned.local, None))
 
-    async def _change(self, name: TopicName, change: Callable[[Said], object]) -> None:
-        path = self.path_of(name)
-        try:
-            for _ in range(RACES_MAX):
-                if await self._change_once(path, name, change):
-                    return
-        finally:
-            self._buckets.forget(path)  # one that failed may have happened
-        raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+    async def _change(self, name: TopicName, change: Callable[[Objects], object]) -> None:
+        def changed(value: bytes | None) -> bytes:
+            found = decode_objects(path, value, WHAT)
+            change(found)
+            return encode_objects(found)
 
-    async def _change_once(
-        self, path: str, name: TopicName, change: Callable[[Said], object]
-    ) -> bool:
-        try:
-            # From the store, not from memory: the version to compare with is read here.
-            node = await self._metadata.get(path)
-        except NoNodeError:
-            node = None
-        found = {} if node is None else _bucket_object(path, node.value)
-        change(found)
-        value = json.dumps(found, sort_keys=True).encode()
-        if len(value) > BUCKET_BYTES_MAX:
-            raise NotAllowedError(
-                f"topics of {name.namespace} have so many policies of their own that there is no "
-                f"place for those of {name}; say it for the namespace, or remove some"
-            )
-        try:
-            if node is None:
-                await self._metadata.create(path, value)
-            else:
-                await self._metadata.put(path, value, node.version)
-        except (NodeExistsError, BadVersionError, NoNodeError):
-            return False
-        return True
+        path = self.path_of(name)
+        too_many = (
+            f"topics of {name.namespace} have so many policies of their own that there is no place "
+            f"for those of {name}; say it for the namespace, or remove some"
+        )
+        await change_node(self._metadata, self._buckets, path, changed, too_many)
 
     def close(self) -> None:
         self._buckets.close()
@@ -192,7 +163,7 @@ def _encoded(field: str, value: Any) -> object:
 
 
 def _decode_bucket(path: str, value: bytes | None) -> Mapping[str, Policies | InvalidPolicyError]:
-    return {} if value is None else {k: _decoded(v) for k, v in _bucket_object(path, value).items()}
+    return {name: _decoded(said) for name, said in decode_objects(path, value, WHAT).items()}
 
 
 def _decoded(said: Mapping[str, object]) -> Policies | InvalidPolicyError:
@@ -200,13 +171,3 @@ def _decoded(said: Mapping[str, object]) -> Policies | InvalidPolicyError:
         return decode_policies(said)
     except InvalidPolicyError as error:
         return error
-
-
-def _bucket_object(path: str, value: bytes) -> Said:
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-        raise BrokerMetadataError(f"{path} holds {value[:40]!r}, which are no policies of topics")
-    return found

@@ -17,22 +17,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from magnetar.cluster.security.users import ScramCredentials, Users, decode_users, encode_users
-from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.shared_nodes import change_node
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.env.metadata import MetadataStore
-from magnetar.model.errors import (
-    BadVersionError,
-    BrokerMetadataError,
-    ConfigError,
-    NodeExistsError,
-    NoNodeError,
-    NotAllowedError,
-)
+from magnetar.model.errors import BrokerMetadataError, ConfigError
 
 ROOT: Final = "/admin/scram-users"
 BUCKETS: Final = 16
-BUCKET_BYTES_MAX: Final = 900_000
-"""The metadata store's nodes have 1 MiB: some thousand users each."""
+"""Of some thousand users each."""
 
 Kinds: TypeAlias = Mapping[str, ScramCredentials]
 """Mechanism -> credentials, of one user."""
@@ -60,36 +52,17 @@ class StoredUsers:
         """The user's credentials become what ``changed`` makes of those that are stored; without
         any the user is gone. Raises what ``changed`` raises, ``NotAllowedError``: there is no place
         for more, and ``MetadataError``."""
-        path = _path_of(name)
-        try:
-            for _ in range(RACES_MAX):
-                if await self._change_once(path, name, changed):
-                    return
-        finally:
-            self._buckets.forget(path)  # one that failed may have happened
-        raise BrokerMetadataError(f"{path} is changed by many at once; try again")
 
-    async def _change_once(self, path: str, name: str, changed: Callable[[Kinds], Kinds]) -> bool:
-        try:
-            # From the store, not from memory: the version to compare with is read here.
-            node = await self._metadata.get(path)
-        except NoNodeError:
-            node = None
-        users = dict(_decoded(path, None if node is None else node.value))
-        users[name] = changed(users.get(name, {}))
-        if not users[name]:
-            del users[name]
-        value = encode_users(users)
-        if len(value) > BUCKET_BYTES_MAX:
-            raise NotAllowedError(f"there is no place for more users beside those of {path}")
-        try:
-            if node is None:
-                await self._metadata.create(path, value)
-            else:
-                await self._metadata.put(path, value, node.version)
-        except (NodeExistsError, BadVersionError, NoNodeError):
-            return False
-        return True
+        def change(value: bytes | None) -> bytes:
+            users = dict(_decoded(path, value))
+            users[name] = changed(users.get(name, {}))
+            if not users[name]:
+                del users[name]
+            return encode_users(users)
+
+        path = _path_of(name)
+        too_many = f"there is no place for more users beside those of {path}"
+        await change_node(self._metadata, self._buckets, path, change, too_many)
 
     def close(self) -> None:
         self._buckets.close()

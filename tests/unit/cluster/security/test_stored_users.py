@@ -91,7 +91,7 @@ def test_a_node_of_something_else_is_an_error_and_nobody_logs_in_by_it() -> None
 
 def test_there_is_a_place_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: MemoryMetadata) -> None:
-        monkeypatch.setattr("magnetar.cluster.security.stored_users.BUCKET_BYTES_MAX", 500)
+        monkeypatch.setattr("magnetar.cluster.stored.shared_nodes.NODE_BYTES_MAX", 500)
         users = StoredUsers(store)
         names = [f"user-{number}" for number in range(BUCKETS * 3)]
         with pytest.raises(NotAllowedError, match="no place"):

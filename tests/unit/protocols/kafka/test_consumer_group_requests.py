@@ -11,6 +11,13 @@ import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import BrokerMetadataError, LogError, NoSpaceError
+from magnetar.protocols.kafka.handlers.group_configs import GROUP
+from magnetar.protocols.kafka.topic_settings import DELETE, SET
+from magnetar.wire.kafka.admin_messages import (
+    ChangeResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+)
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.consumer_group_messages import (
     ConsumerGroupDescribeRequest,
@@ -150,6 +157,67 @@ def test_members_share_the_partitions() -> None:
         assert found.epoch == found.assignment_epoch == found.members[0].member_epoch
         assert found.members[0].assignment.topics[0].name == WIDE
         assert found.members[0].assignment == found.members[0].target
+
+    run(scenario)
+
+
+async def configured(world: KafkaWorld, **said: int | None) -> tuple[int, str]:
+    """Of the group's settings; None: not any more."""
+    changes = [
+        ConfigChange(f"consumer.{name}.ms".replace("_", "."), SET if value else DELETE, str(value))
+        for name, value in said.items()
+    ]
+    request = IncrementalAlterConfigsRequest([ChangeResource(GROUP, G, changes)])
+    answer = await world.peer().ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)
+    return answer.responses[0].error_code, answer.responses[0].error_message or ""
+
+
+def test_a_group_says_how_long_its_members_may_be_silent() -> None:
+    """From the next lookup on, also while the store is away then; and no longer than it is said."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        assert one.answer.heartbeat_interval_ms == 5_000
+        said = await configured(world, session_timeout=60_000, heartbeat_interval=1_500)
+        assert said == (0, "")
+        await asyncio.sleep(6)
+        assert (await one.beat()).heartbeat_interval_ms == 1_500
+        await asyncio.sleep(59)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(world.services.control.groups, "of", no_store)
+            assert (await one.beat()).heartbeat_interval_ms == 1_500, "as before"
+            await asyncio.sleep(59)
+            assert (await one.beat()).error_code == 0
+        assert await configured(world, session_timeout=None, heartbeat_interval=None) == (0, "")
+        await asyncio.sleep(6)
+        assert (await one.beat()).heartbeat_interval_ms == 5_000
+        await asyncio.sleep(46)
+        assert (await one.beat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+async def no_store(_group_id: str) -> dict[str, str]:
+    raise BrokerMetadataError("away")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"session_timeout": 999}, "from 1000"),
+        ({"session_timeout": 2_000_000}, "to 1800000"),
+        ({"heartbeat_interval": 45_000}, "consumer.session.timeout.ms"),
+        ({"session_timeout": 5_000}, "heartbeat.interval.ms = 5000"),
+        ({"session_timeout": 100_000, "heartbeat_interval": 50_000}, "(45000)"),
+        ({"max_poll": 5_000}, "consumer.heartbeat.interval.ms"),
+    ],
+)
+def test_times_that_would_have_members_out_are_refused(said: dict[str, int], why: str) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        code, words = await configured(world, **said)
+        assert (code, why in words) == (ErrorCode.INVALID_CONFIG, True), words
+        assert await world.services.control.groups.of(G) == {}
 
     run(scenario)
 

@@ -483,9 +483,7 @@ def test_settings_of_a_group() -> None:
         assert await configured(world, share_auto_offset_reset="sometimes") == (
             ErrorCode.INVALID_CONFIG
         )
-        assert await configured(world, consumer_session_timeout_ms="45000") == (
-            ErrorCode.INVALID_CONFIG
-        )
+        assert await configured(world, consumer_max_poll_ms="45000") == ErrorCode.INVALID_CONFIG
         assert await configured(world, share_record_lock_duration_ms="1000") == 0
         request = DescribeConfigsRequest([DescribeConfigsResource(GROUP_RESOURCE, G, None)])
         answer = await world.peer().ask(ApiKey.DESCRIBE_CONFIGS, request)
@@ -503,6 +501,20 @@ def test_settings_of_a_group() -> None:
         await produced(world, 1)
         assert await a.acquired() == [(0, 0, 1)]
         assert await b.acquired(wait_ms_max=2_000) == [(0, 0, 2)]
+
+    run(scenario)
+
+
+def test_a_group_says_how_long_its_members_may_be_silent() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        times = {"share_session_timeout_ms": "10000", "share_heartbeat_interval_ms": "2000"}
+        assert await configured(world, **times) == 0
+        a = await joined(world, "a")
+        assert (await a.beat()).heartbeat_interval_ms == 2000
+        await asyncio.sleep(9)
+        assert (await a.beat()).error_code == 0
+        await asyncio.sleep(11)
+        assert (await a.beat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
     run(scenario)
 

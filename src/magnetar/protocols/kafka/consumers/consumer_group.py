@@ -113,13 +113,15 @@ class ConsumerHeartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """``assigned`` None: as before."""
+    """``assigned`` None: as before. ``heartbeat_ms``: when the member is to be heard of again; said
+    by who has asked the group."""
 
     error: ErrorCode = ErrorCode.NONE
     why: str = ""
     member_id: str = ""
     epoch: int = 0
     assigned: IdPartitions | None = None
+    heartbeat_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class ConsumerGroup:
         self.looked_up: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         """Names and regular expressions that ``topics`` and ``matched`` have the answers of."""
         self.empty_since_ms = now_ms
-        self._session_ms = session_ms
+        self.session_ms = session_ms
         self._members_max = members_max
         self._static: dict[str, str] = {}  # instance id -> member id
         self._holder: dict[TopicIdPartition, str] = {}  # -> member id
@@ -305,7 +307,7 @@ class ConsumerGroup:
         return found
 
     def _heard(self, member: LiveMember, before: ConsumerMemberRecord, now_ms: int) -> None:
-        member.alive_until_ms = now_ms + self._session_ms
+        member.alive_until_ms = now_ms + self.session_ms
         record = member.record
         if record.state is not MemberState.UNREVOKED:
             member.revoked_until_ms = None

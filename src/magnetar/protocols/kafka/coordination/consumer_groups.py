@@ -11,7 +11,8 @@ Rules:
 * A share group stays one until it is deleted.
 * A member of a group that is not known here is told that it is unknown, and joins again.
 * Topics are looked up when somebody subscribes to what is not known, and every ``LOOK_UP_MS`` at a
-  heartbeat, so that partitions and topics that are made are found.
+  heartbeat, so that partitions and topics that are made are found; and then, too, what is set for
+  the group.
 
 Why: docs/adr/0162-groups-by-heartbeats.md.
 """
@@ -34,8 +35,10 @@ from magnetar.protocols.kafka.consumers.consumer_group import (
 from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
+from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, Reader
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
+from magnetar.protocols.kafka.group_settings import CONSUMER
 from magnetar.protocols.kafka.names import kafka_name
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
@@ -64,6 +67,7 @@ class ConsumerGroups:
     def __init__(self, services: KafkaServices, coordinator: Coordinator) -> None:
         self._services = services
         self._coordinator = coordinator
+        self._usual_heartbeat_ms = services.config.consumer_heartbeat_interval_ms
         self._names: list[str] = []
         self._names_ms = 0
         self._listing = asyncio.Lock()
@@ -90,13 +94,16 @@ class ConsumerGroups:
             live = shard.consumers[group_id] = LiveConsumerGroup(self._made(group_id))
         if said.epoch >= JOIN_EPOCH and self._must_look_up(live, said, reader):
             async with live.looking_up:
+                others = await learn_times(self._services, live, CONSUMER)
                 refused = await self._look_up(live, said, reader)
                 self._check_present(shard, live)
                 answer = refused or live.group.heartbeat(said, self._services.now_ms())
+                if others:
+                    self._plan(shard, live)
         else:
             answer = live.group.heartbeat(said, self._services.now_ms())
         await self._tell(shard, live)
-        return answer
+        return answer._replace(heartbeat_ms=live.heartbeat_ms or self._usual_heartbeat_ms)
 
     def _made(self, group_id: str) -> ConsumerGroup:
         config = self._services.config

@@ -22,10 +22,11 @@ class LiveConsumerGroup:
     """``writing``: who holds it writes what has changed, so that the log has it in order.
     ``looking_up``: who holds it asks for the topics, and joins with what it was told.
     ``look_up_ms``: when they are asked for again. ``readers``: of its members, by their ids, as
-    far as they were heard of here."""
+    far as they were heard of here. ``heartbeat_ms``: what members are told; 0: as configured."""
 
     __slots__ = (
         "group",
+        "heartbeat_ms",
         "look_up_ms",
         "looking_up",
         "planned_ms",
@@ -39,6 +40,7 @@ class LiveConsumerGroup:
         self.writing = asyncio.Lock()
         self.looking_up = asyncio.Lock()
         self.look_up_ms = 0
+        self.heartbeat_ms = 0
         self.readers: dict[str, Reader] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.planned_ms = 0
@@ -51,12 +53,13 @@ class LiveConsumerGroup:
 
 class LiveShareGroup:
     """``is_stored``: the log says that there is such a group. ``changing``: who holds it changes
-    what the log says of the group as a whole, or of where its partitions start. ``looking_up`` and
-    ``look_up_ms``: as of ``LiveConsumerGroup``."""
+    what the log says of the group as a whole, or of where its partitions start. The others are as
+    of ``LiveConsumerGroup``."""
 
     __slots__ = (
         "changing",
         "group",
+        "heartbeat_ms",
         "is_stored",
         "look_up_ms",
         "looking_up",
@@ -70,6 +73,7 @@ class LiveShareGroup:
         self.changing = asyncio.Lock()
         self.looking_up = asyncio.Lock()
         self.look_up_ms = 0
+        self.heartbeat_ms = 0
         self.timer: asyncio.TimerHandle | None = None
         self.planned_ms = 0
 

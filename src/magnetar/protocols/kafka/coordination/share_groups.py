@@ -23,8 +23,10 @@ import structlog
 from magnetar.model.errors import MagnetarError, ServiceNotReadyError
 from magnetar.protocols.kafka.coordination.consumer_groups import LOOK_UP_MS, MISSING_MS
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
+from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveShareGroup
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
+from magnetar.protocols.kafka.group_settings import SHARE
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.shares.share_group import ShareAnswer, ShareHeartbeat
 from magnetar.protocols.kafka.shares.share_records import ShareGroupKey, ShareGroupRecord
@@ -64,7 +66,8 @@ class ShareGroups:
         self._plan(shard, live)
         if answer.error is ErrorCode.NONE and not live.is_stored:
             await self._store(shard, live)
-        return answer
+        usual_ms = self._services.config.consumer_heartbeat_interval_ms
+        return answer._replace(heartbeat_ms=live.heartbeat_ms or usual_ms)
 
     def _refused(self, shard: Shard, group_id: str, said: ShareHeartbeat) -> ShareAnswer | None:
         """Of a group that is no share group."""
@@ -99,6 +102,7 @@ class ShareGroups:
 
     async def _look_up(self, live: LiveShareGroup, said: ShareHeartbeat) -> None:
         """Raises ``MetadataError`` while what ``said`` subscribes to cannot be known."""
+        await learn_times(self._services, live, SHARE)
         names = live.group.names() | set(said.names or ())
         try:
             shapes = await topic_shapes(self._services, names)

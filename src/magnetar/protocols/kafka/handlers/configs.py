@@ -28,12 +28,12 @@ from magnetar.model.errors import (
     NotAllowedError,
     TopicNotFoundError,
 )
+from magnetar.protocols.kafka.group_settings import NAMES as GROUP_NAMES
 from magnetar.protocols.kafka.handlers.group_configs import GROUP, alter_group, describe_group
 from magnetar.protocols.kafka.handlers.recompression import CODECS
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.shares.share_settings import NAMES as GROUP_NAMES
 from magnetar.protocols.kafka.topic_settings import (
     AFTER_MS,
     APPEND_TIME,

@@ -23,6 +23,7 @@ from magnetar.protocols.kafka.consumers.id_partitions import (
 from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordination.live_groups import Reader
+from magnetar.protocols.kafka.handlers.heartbeat_bounds import too_much
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -45,10 +46,6 @@ from magnetar.wire.kafka.errors import ErrorCode
 
 OWN_IDS_SINCE: Final = 1
 """The version from which on clients make the ids of their members."""
-TEXT_CHARS_MAX: Final = 1_024
-NAMES_MAX: Final = 10_000
-NAMES_CHARS_MAX: Final = 500_000
-"""Of a member, together: they are in its record, which is written whenever it gets something."""
 
 
 class ConsumerGroupHandlers:
@@ -84,7 +81,7 @@ class ConsumerGroupHandlers:
         said = ConsumerGroupHeartbeatResponse(
             member_id=answer.member_id,
             member_epoch=answer.epoch,
-            heartbeat_interval_ms=session.services.config.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=answer.heartbeat_ms,
         )
         if answer.assigned is not None:
             topics = [HeldPartitions(*each) for each in by_topic(answer.assigned).items()]
@@ -135,12 +132,8 @@ def _wrong(head: RequestHead, request: ConsumerGroupHeartbeatRequest) -> str:
         if value is not None and not value.strip():
             return f"{what} is empty: leave it out"
     texts = (request.group_id, request.member_id, request.instance_id, request.rack_id)
-    if any(len(value or "") > TEXT_CHARS_MAX for value in (*texts, head.client_id)):
-        return f"an id has more than {TEXT_CHARS_MAX} characters"
-    if len(names or ()) > NAMES_MAX:
-        return f"SubscribedTopicNames has {len(names or ())} names: {NAMES_MAX} at most are taken"
-    if sum(map(len, names or ())) > NAMES_CHARS_MAX:
-        return f"SubscribedTopicNames has more than {NAMES_CHARS_MAX} characters"
+    if large := too_much((*texts, head.client_id), names):
+        return large
     if epoch < LEAVE_FOR_A_WHILE_EPOCH:
         return f"MemberEpoch is {epoch}: it is -2 at least"
     if not request.member_id and (epoch != JOIN_EPOCH or head.version >= OWN_IDS_SINCE):

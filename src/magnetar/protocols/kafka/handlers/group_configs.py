@@ -1,6 +1,6 @@
 """Configuration of single groups, through Kafka's requests: a resource of its own kind, 32.
 
-What can be set, and what it means: ``shares.share_settings``.
+What can be set, and what it means: ``group_settings``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.model.errors import InvalidPolicyError, MagnetarError
+from magnetar.protocols.kafka.group_settings import (
+    NAMES,
+    NUMBERS,
+    TIMES,
+    check,
+    check_times,
+    texts,
+)
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.shares.share_settings import NAMES, NUMBERS, check, texts
 from magnetar.wire.kafka.admin_messages import (
     DescribedConfig,
     ListConfigResourcesRequest,
@@ -56,6 +63,10 @@ async def alter_group(
     for name, value in wanted.items():
         if value is not None or name not in NAMES:
             check(name, value or "")
+    if TIMES.keys() & wanted.keys():
+        now = {**await services.control.groups.of(group_id), **wanted}
+        said = {name: value for name, value in now.items() if value is not None}
+        check_times(services.config, said)
     if wanted and not validate_only:
         await services.control.groups.change(group_id, wanted)
 

@@ -8,7 +8,7 @@ Errors of the coordinator's own log or ownership are told as ``NOT_COORDINATOR``
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from magnetar.model.errors import MagnetarError
@@ -17,11 +17,7 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coord
 from magnetar.protocols.kafka.coordination.share_groups import ShareGroups
 from magnetar.protocols.kafka.coordination.share_states import KeptState, ShareStates
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
-from magnetar.protocols.kafka.handlers.consumer_groups import (
-    NAMES_CHARS_MAX,
-    NAMES_MAX,
-    TEXT_CHARS_MAX,
-)
+from magnetar.protocols.kafka.handlers.heartbeat_bounds import too_much
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.shares.share_group import ShareHeartbeat, ShareMember
@@ -95,7 +91,7 @@ class ShareGroupHandlers:
         told = ShareGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=answer.epoch,
-            heartbeat_interval_ms=session.services.config.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=answer.heartbeat_ms,
         )
         if answer.assigned is not None:
             topics = [HeldPartitions(*each) for each in by_topic(answer.assigned).items()]
@@ -267,13 +263,9 @@ def _wrong(head: RequestHead, request: ShareGroupHeartbeatRequest) -> str:
         return "MemberId is empty"
     if request.rack_id is not None and not request.rack_id.strip():
         return "RackId is empty: leave it out"
-    texts: Sequence[str | None] = (request.group_id, request.member_id, request.rack_id)
-    if any(len(value or "") > TEXT_CHARS_MAX for value in (*texts, head.client_id)):
-        return f"an id has more than {TEXT_CHARS_MAX} characters"
-    if len(names or ()) > NAMES_MAX:
-        return f"SubscribedTopicNames has {len(names or ())} names: {NAMES_MAX} at most are taken"
-    if sum(map(len, names or ())) > NAMES_CHARS_MAX:
-        return f"SubscribedTopicNames has more than {NAMES_CHARS_MAX} characters"
+    texts = (request.group_id, request.member_id, request.rack_id)
+    if large := too_much((*texts, head.client_id), names):
+        return large
     if epoch < LEAVE_EPOCH:
         return f"MemberEpoch is {epoch}: it is -1 at least"
     if epoch == JOIN_EPOCH and not names:

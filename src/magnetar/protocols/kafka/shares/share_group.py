@@ -47,12 +47,13 @@ class ShareHeartbeat(NamedTuple):
 
 
 class ShareAnswer(NamedTuple):
-    """``assigned`` None: as before."""
+    """``assigned`` None: as before. ``heartbeat_ms``: as ``HeartbeatAnswer`` has it."""
 
     error: ErrorCode = ErrorCode.NONE
     why: str = ""
     epoch: int = 0
     assigned: IdPartitions | None = None
+    heartbeat_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class ShareGroup:
         self.looked_up: frozenset[str] = frozenset()
         """The names that ``topics`` has the answers of."""
         self.empty_since_ms = now_ms
-        self._session_ms = session_ms
+        self.session_ms = session_ms
         self._members_max = members_max
         self._target: dict[str, IdPartitions] = {}
         self._target_epoch = epoch
@@ -114,7 +115,7 @@ class ShareGroup:
             why = f"member {said.member_id} has epoch {member.epoch}, not {said.epoch}: join again"
             return ShareAnswer(ErrorCode.FENCED_MEMBER_EPOCH, why)
         self._update(member, said)
-        member.alive_until_ms = now_ms + self._session_ms
+        member.alive_until_ms = now_ms + self.session_ms
         self._make_target()
         assigned = self._target[member.member_id]
         told = said.epoch == self.epoch and said.names is None and assigned == member.assigned
@@ -171,7 +172,7 @@ class ShareGroup:
         silent = [each for each in self.members.values() if each.alive_until_ms <= now_ms]
         for member in silent:
             self._remove(member, now_ms)
-        return [f"{each.member_id}: silent for {self._session_ms} ms" for each in silent]
+        return [f"{each.member_id}: silent for {self.session_ms} ms" for each in silent]
 
     def next_ms(self) -> int | None:
         return min((each.alive_until_ms for each in self.members.values()), default=None)

@@ -1,4 +1,5 @@
-"""What can be set for single share groups, by Kafka's names.
+"""What can be set for single share groups, by Kafka's names, beside what ``group_settings`` has of
+all groups.
 
 ======================================  ===========================  ============================
 name                                    values                       where nothing is set
@@ -14,13 +15,11 @@ name                                    values                       where nothi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from magnetar.config import KafkaConfig
-from magnetar.model.errors import InvalidPolicyError
 from magnetar.protocols.kafka.shares.share_partition import ShareLimits
 
 RESET: Final = "share.auto.offset.reset"
@@ -36,8 +35,6 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 NUMBERS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {LOCK_MS: (1_000, 3_600_000), LOCKS_MAX: (100, 10_000), COUNT_MAX: (2, 100)}
 )
-NAMES: Final = (*WORDS, *NUMBERS)
-NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 class ShareSettings(NamedTuple):
@@ -65,22 +62,3 @@ def settings_of(config: KafkaConfig, said: Mapping[str, str]) -> ShareSettings:
     found = texts(config, said)
     limits = ShareLimits(int(found[LOCK_MS]), int(found[LOCKS_MAX]), int(found[COUNT_MAX]))
     return ShareSettings(limits, found[RESET] == EARLIEST, found[ISOLATION] == COMMITTED)
-
-
-def check(name: str, value: str) -> None:
-    """Raises ``InvalidPolicyError``."""
-    if name in WORDS:
-        if value not in WORDS[name]:
-            raise InvalidPolicyError(
-                f"{name} = {value[:80]!r}: it is {' or '.join(WORDS[name])} here"
-            )
-        return
-    if name not in NUMBERS:
-        raise InvalidPolicyError(
-            f"{name[:200]} cannot be set for a group here; what can be: {', '.join(NAMES)}"
-        )
-    least, most = NUMBERS[name]
-    if NUMBER.fullmatch(value) is None or not least <= int(value) <= most:
-        raise InvalidPolicyError(
-            f"{name} = {value[:80]!r}: a whole number from {least} to {most} is expected"
-        )

@@ -1,0 +1,86 @@
+"""Nodes that many share: groups, topics, users, each of which has a part of the value, by its name.
+
+Owns the loop of a change, compare and set: the node is read from the store, not from memory, since
+the version to compare with is of what is changed; it is written, or made, and all that again if
+another was faster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.watched_nodes import WatchedNodes
+from magnetar.env.metadata import MetadataStore
+from magnetar.model.errors import (
+    BadVersionError,
+    BrokerMetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NotAllowedError,
+)
+
+NODE_BYTES_MAX: Final = 900_000
+"""The metadata store's have 1 MiB."""
+
+Objects: TypeAlias = dict[str, dict[str, Any]]
+"""By the name of whose they are."""
+
+
+async def change_node(
+    metadata: MetadataStore,
+    known: WatchedNodes[Any],
+    path: str,
+    change: Callable[[bytes | None], bytes],
+    too_many: str,
+) -> None:
+    """``change`` makes the node's next value of the one that it has (None: there is no such node);
+    it may be called again. ``known`` forgets the node. Raises ``MetadataError``, what ``change``
+    raises, and ``NotAllowedError`` with ``too_many`` when there is no place for more."""
+    try:
+        for _ in range(RACES_MAX):
+            if await _change_once(metadata, path, change, too_many):
+                return
+    finally:
+        known.forget(path)  # one that failed may have happened
+    raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+
+
+async def _change_once(
+    metadata: MetadataStore, path: str, change: Callable[[bytes | None], bytes], too_many: str
+) -> bool:
+    try:
+        node = await metadata.get(path)
+    except NoNodeError:
+        node = None
+    value = change(None if node is None else node.value)
+    if len(value) > NODE_BYTES_MAX:
+        raise NotAllowedError(too_many)
+    try:
+        if node is None:
+            await metadata.create(path, value)
+        else:
+            await metadata.put(path, value, node.version)
+    except (NodeExistsError, BadVersionError, NoNodeError):
+        return False
+    return True
+
+
+def decode_objects(path: str, value: bytes | None, what: str) -> Objects:
+    """JSON: ``{name: object}``. Raises ``BrokerMetadataError``, which says that the node at
+    ``path`` holds no ``what``."""
+    if value is None:
+        return {}
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise BrokerMetadataError(f"{path} holds {value[:40]!r}, which are no {what}")
+    return found
+
+
+def encode_objects(objects: Objects) -> bytes:
+    return json.dumps(objects, sort_keys=True).encode()
