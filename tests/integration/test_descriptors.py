@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import resource
 import socket
@@ -9,13 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pulsar
 import pytest
 
+from magnetar.app.fate import Fate
+from magnetar.app.outside import real
+from magnetar.app.process import Process
+from magnetar.app.roles import open_bookie
+from magnetar.config import BookieConfig, Config, JournalConfig
+from magnetar.env.free_ports import free_port
+from tests.certificates import Authority
 from tests.roles import Role
 
 LIMIT = 80
@@ -23,10 +32,28 @@ PATIENCE_S = 60.0
 
 
 class Limited(Role):
-    """A standalone that may open ``LIMIT`` files."""
+    """A standalone that may open ``LIMIT`` files. ``flood``: where connections come to, of which
+    nothing is heard: by TLS they are handshakes that do not end."""
 
-    def __init__(self, folder: Path) -> None:
-        ports = ("--broker-port", "0", "--http-port", "0", "--set", "bookie.port=0")
+    def __init__(self, folder: Path, tls: bool) -> None:
+        ports: tuple[str, ...] = (
+            "--broker-port",
+            "0",
+            "--http-port",
+            "0",
+            "--set",
+            "bookie.port=0",
+        )
+        tls_port = free_port()
+        if tls:
+            pem = Authority(folder).issue("server")
+            for each in (
+                f"broker.tls_port={tls_port}",
+                f"tls.certificate_file={pem.certificate}",
+                f"tls.key_file={pem.key}",
+                "tls.handshake_timeout_ms=600000",
+            ):
+                ports += ("--set", each)
         patient = ("--set", "broker.handshake_timeout_ms=600000")  # idle connections stay
         # The limit is set in a shell of the child's, so that it is that of its first instruction.
         arguments = (sys.executable, "-m", "magnetar", "standalone", "--data-dir")
@@ -50,11 +77,8 @@ class Limited(Role):
         words = self.ready_line.split()
         self.service_url = next(word for word in words if word.startswith("pulsar://"))
         self.http_url = next(word for word in words if word.startswith("http://"))
-
-    @property
-    def address(self) -> tuple[str, int]:
         host, port = self.service_url.removeprefix("pulsar://").rsplit(":", 1)
-        return host, int(port)
+        self.flood = host, tls_port if tls else int(port)
 
     def health(self) -> dict[str, dict[str, object]]:
         answer = httpx.get(f"{self.http_url}/health", trust_env=False, timeout=PATIENCE_S)
@@ -67,10 +91,10 @@ class Limited(Role):
         return {name: float(value) for name, value in found}
 
 
-@pytest.fixture
-def limited(tmp_path: Path) -> Iterator[Limited]:
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def limited(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Limited]:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > LIMIT
-    role = Limited(tmp_path)
+    role = Limited(tmp_path, request.param)
     try:
         yield role
     finally:
@@ -83,7 +107,7 @@ def test_connections_are_refused_and_storage_goes_on(limited: Limited) -> None:
     producer.send(b"before")
     with ExitStack() as stack:
         idle = [
-            stack.enter_context(socket.create_connection(limited.address, PATIENCE_S))
+            stack.enter_context(socket.create_connection(limited.flood, PATIENCE_S))
             for _ in range(2 * LIMIT)
         ]
         closed = 0
@@ -112,6 +136,36 @@ def test_connections_are_refused_and_storage_goes_on(limited: Limited) -> None:
     got = [reader.read_next(int(PATIENCE_S * 1000)).data() for _ in range(201)]
     assert got == [b"before", *(b"%d" % number for number in range(200))]
     again.close()
+
+
+def test_a_bookie_keeps_its_share_too(tmp_path: Path) -> None:
+    port = free_port()
+    config = Config(
+        data_dir=tmp_path,
+        bookie=BookieConfig(
+            bookie_id="b-1",
+            port=port,
+            ledger_directories=(tmp_path / "ledgers",),
+            journal=JournalConfig(directories=(tmp_path / "journal",)),
+        ),
+    )
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            outside = replace(real(), descriptors_max=60)
+            process = Process(config, outside, stack, Fate(asyncio.Event()))
+            await open_bookie(process, False)
+            most = process.descriptors.connections_max
+            assert most == 20
+            made = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * most)]
+            async with asyncio.timeout(PATIENCE_S):
+                while process.connections.refused < most:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert process.connections.count == most
+            for each in made:
+                each.close()
+
+    asyncio.run(main())
 
 
 def is_closed(sock: socket.socket) -> bool:

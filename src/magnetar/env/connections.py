@@ -89,7 +89,8 @@ class Connections:
         """Unsent bytes that make a connection slow, where that is less than its own mark."""
         self.connections_max = connections_max
         self.count = 0
-        """Connections that are open now."""
+        """Connections that are open now, and handshakes of TLS: each has a descriptor."""
+        self._handshakes = 0
         self.refused = 0
         """Connections that were closed as they came, since the start."""
         self._refused_unsaid = 0
@@ -97,13 +98,14 @@ class Connections:
 
     # -- how many -----------------------------------------------------------------------------
 
-    def enter(self, peer: str) -> bool:
+    def enter(self, peer: str, shaken: bool = False) -> bool:
         """A connection is made; False: there are too many, close it at once. One that has entered
-        must ``leave``."""
-        if self.count >= self.connections_max:
+        must ``leave``. ``shaken``: by a handshake, which has a place until it ends."""
+        others = self.count - 1 if shaken and self._handshakes else self.count
+        if others >= self.connections_max:
             self.say_refused(
                 peer,
-                f"{self.count} are open in this process, and the rest of its file descriptors is "
+                f"{others} are open in this process, and the rest of its file descriptors is "
                 "kept for storage; raise the limit on open files (ulimit -n, LimitNOFILE)",
             )
             return False
@@ -112,6 +114,16 @@ class Connections:
 
     def leave(self) -> None:
         self.count -= 1
+
+    def begin_handshake(self, peer: str) -> bool:
+        """As ``enter``, for what is no connection yet; ``end_handshake`` in place of ``leave``."""
+        entered = self.enter(peer)
+        self._handshakes += entered
+        return entered
+
+    def end_handshake(self) -> None:
+        self._handshakes -= 1
+        self.leave()
 
     def say_refused(self, peer: str, why: str) -> None:
         """A connection is closed as it comes, because of ``why``; one line now and then for many

@@ -261,7 +261,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
-        self._entered = self._connections.enter(self.peer)
+        by_tls = transport.get_extra_info("sslcontext") is not None
+        self._entered = self._connections.enter(self.peer, by_tls)
         if self._entered:
             self.connected()
         else:

@@ -134,8 +134,9 @@ def _no_password() -> str:
 class TlsListener:
     """Accepts on ``bound``, and makes ``factory``'s protocols of those who finish their handshake.
 
-    At most ``handshakes_max`` are under way; who comes then is disconnected. Each has
-    ``handshake_s``. What fails is said, one line now and then (``Connections.say_refused``).
+    At most ``handshakes_max`` are under way, and no more than there may be connections; who comes
+    then is disconnected. Each has ``handshake_s``. What fails is said, one line now and then
+    (``Connections.say_refused``).
     """
 
     def __init__(
@@ -184,6 +185,9 @@ class TlsListener:
                 why = f"{self._handshakes} TLS handshakes are under way; raise tls.handshakes_max"
                 self._connections.say_refused(peer, why)
                 continue
+            if not self._connections.begin_handshake(peer):
+                made.close()
+                continue
             self._handshakes += 1
             self._scope.spawn(self._shake(made, peer), f"TLS with {peer}", fails(_defect))
 
@@ -202,6 +206,7 @@ class TlsListener:
             self._connections.say_refused(peer, _why(error))
         finally:
             self._handshakes -= 1
+            self._connections.end_handshake()
 
 
 def _why(error: Exception) -> str:
