@@ -298,3 +298,19 @@ def test_a_warm_lookup_asks_nothing(run: Callable[[Scenario], None]) -> None:
         assert costs.requests == 0, str(costs)
 
     run(scenario)
+
+
+def test_the_names_of_many_topics(run: Callable[[Scenario], None]) -> None:
+    """A record each, many of them at a time: one after the other, 10 000 took seconds."""
+
+    async def scenario(a: Part, b: Part) -> None:
+        topics = [parse_topic(f"t{n}") for n in range(100)]
+        for each in topics:
+            await a.process.spawn(a.topics.get(each, create=True), "get")
+        costs = await costs_of(a, lambda: a.topics.names("public/default"))
+        found = await a.process.spawn(a.topics.names("public/default"), "names")
+        assert found == sorted(topics, key=str)
+        assert costs.requests <= 100 + 5, str(costs)
+        assert costs.round_trips <= 10, str(costs)
+
+    run(scenario)

@@ -26,7 +26,7 @@ from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_format import chunk_bytes_within
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
-from magnetar.log.managed.cursors import CursorContext, cursor_node
+from magnetar.log.managed.cursors import CursorContext, cursor_node, side_by_side
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import Ledgers
@@ -61,6 +61,8 @@ OPEN_ATTEMPTS = 5
 TICKS_PER_TURN = 500
 CLEAN_UPS_AT_ONCE = 4
 """Cursors of which leftovers are deleted at a time, over all logs: nobody waits for that."""
+FEW_NAMES = 8
+"""So many records are read one after the other; more, side by side."""
 
 Guard: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -327,14 +329,23 @@ class ManagedLogStore:
         return sorted(await self._names_below(parts))
 
     async def _names_below(self, parts: list[str]) -> list[str]:
-        path = "/".join((ROOT, *parts))
-        if len(parts) < NAME_PARTS:
-            names = []
-            for segment in await self._children(path):
-                names += await self._names_below([*parts, segment])
-            return names
-        name = "/".join(decode_name(part) for part in parts)
-        return [name] if await self.exists(name) else []
+        if len(parts) == NAME_PARTS:
+            return await self._existing([parts])
+        below = [[*parts, each] for each in await self._children("/".join((ROOT, *parts)))]
+        if len(parts) == NAME_PARTS - 1:
+            return await self._existing(below)
+        names = []
+        for each in below:
+            names += await self._names_below(each)
+        return names
+
+    async def _existing(self, nodes: list[list[str]]) -> list[str]:
+        """Of logs that have nodes, those that are not deleted: each record is read."""
+        names = ["/".join(map(decode_name, parts)) for parts in nodes]
+        if len(names) <= FEW_NAMES:
+            return [name for name in names if await self.exists(name)]
+        there = await side_by_side(names, self.exists)
+        return [name for name, exists in zip(names, there, strict=True) if exists]
 
     async def close(self) -> None:
         """Close every log. Raises the first that could not be closed cleanly, after all."""
