@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.space import log_counts
+from magnetar.bookie.space.compactor import Compactor
+from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     encode_header,
@@ -235,5 +238,43 @@ def test_a_compaction_cut_short_whose_sources_cannot_be_counted_is_settled_later
             await eventually(lambda: not set(logs(config)) & {*before, unfinished})
             await check_whole(bookie)
         assert disk.failed
+
+    asyncio.run(scenario())
+
+
+def test_counting_goes_in_steps_with_a_rest_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the log, and of the index where it has to be asked: a log of a gigabyte, or an index of
+    many entries, is no one job that all others of the disk wait for."""
+    rested, asked = list[int](), list[int]()
+
+    async def rest(compactor: Compactor, byte_count: int) -> None:
+        rested.append(byte_count)
+
+    def noted(index: LocationIndex, ledger_id: int, first: int, most: int) -> Sequence[int]:
+        asked.append(most)
+        return entry_ids(index, ledger_id, first, most)
+
+    entry_ids = LocationIndex.entry_ids
+    monkeypatch.setattr(entry_log_format, "WALK_BYTES", 500)
+    monkeypatch.setattr(log_counts, "ROWS_AT_ONCE", 4)
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = idle(tmp_path)
+        cut, hidden, *_ = logs(config)
+        size = cut_off(config, cut, b"").stat().st_size
+        path = cut_off(config, hidden, b"")
+        data = path.read_bytes()
+        path.write_bytes(data[:HEADER_BYTES] + b"\xff" * 4 + data[HEADER_BYTES + 4 :])
+        monkeypatch.setattr(Compactor, "_rest", rest)
+        monkeypatch.setattr(LocationIndex, "entry_ids", noted)
+        async with running(config):
+            await eventually(lambda: len(asked) >= LIVES * PER_LIFE // 4)
+        assert sum(rested) >= size - HEADER_BYTES
+        assert len(rested) >= size // 1000
+        assert max(rested) < 1000
+        assert set(asked) == {4}
 
     asyncio.run(scenario())

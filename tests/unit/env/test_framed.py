@@ -201,7 +201,7 @@ def test_frames_of_many_connections_come_out_whole_whatever_the_pieces() -> None
 
     async def main(seed: int) -> None:
         rng = random.Random(seed)
-        connections = Connections(rng.choice([100_000, 1 << 20, 128 << 20]))
+        connections = Connections(rng.choice([100_000, 1 << 20, 128 << 20]), patience_s=600.0)
         sizes = (0, 3, 500, 9000, 30_000, 200_000, 1_500_000)
         peers = [Peer(connections) for _ in range(6)]
         sent = [[rng.randbytes(rng.choice(sizes)) for _ in range(12)] for _ in peers]

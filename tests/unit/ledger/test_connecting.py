@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger import connecting
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.connecting import connect, connection_options
+from magnetar.ledger.connecting import (
+    ENTRY_OVERHEAD_BYTES,
+    connect,
+    connection_options,
+    open_access,
+)
 from magnetar.ledger.connections.channel import ConnectionOptions
 from magnetar.ledger.connections.connection import BookieConnection, fixed_address
 from magnetar.ledger.connections.pool import ConnectionPool
-from magnetar.model.errors import BookieUnavailableError, LedgerError
+from magnetar.model.errors import BookieUnavailableError, ConfigError, LedgerError
 from magnetar.model.ids import BookieId
 
 PATIENT = ConnectionOptions(read_timeout_s=120, connect_timeout_s=120)
@@ -39,6 +47,42 @@ def test_a_client_can_read_whatever_it_can_write() -> None:
     assert connection_options(large).frame_bytes_max > large.payload_bytes_max
     assert connection_options(large, 1 << 20).frame_bytes_max > large.payload_bytes_max
     assert connection_options(large, 32 << 20).frame_bytes_max == 32 << 20
+
+
+def test_every_limit_of_a_client_is_one_of_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program's own client, too, and a client that could not read what it wrote is refused."""
+    config = LedgerConfig(
+        payload_bytes_max=16 << 20, add_timeout_ms=1500, read_timeout_ms=2500,
+        bookie_unsent_bytes_max=2 << 20,
+    )  # fmt: skip
+    wanted = ConnectionOptions(
+        add_timeout_s=1.5, read_timeout_s=2.5, unsent_bytes_max=2 << 20,
+        frame_bytes_max=config.payload_bytes_max + ENTRY_OVERHEAD_BYTES,
+    )  # fmt: skip
+    given: list[ConnectionOptions | None] = []
+
+    class Noted(ConnectionPool):
+        def __init__(self, *args: Any) -> None:
+            given.append(args[3])
+            super().__init__(*args)
+
+    monkeypatch.setattr(connecting, "ConnectionPool", Noted)
+
+    async def run() -> None:
+        file = tmp_path / "metadata.sqlite"
+        store = await SqliteMetadataStore.open(file)
+        manager = LedgerManager(store)
+        await manager.initialize()
+        async with AsyncExitStack() as parts:
+            with pytest.raises(ConfigError, match="never read"):
+                open_access(parts, store, manager, config, ConnectionOptions())
+        await store.close()
+        async with connect(f"sqlite:{file}", config):
+            assert given == [wanted]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("fault", ["raises", "is cancelled"])

@@ -4,6 +4,8 @@ bookies are in memory."""
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,10 +13,12 @@ from pathlib import Path
 
 from magnetar.config import LedgerConfig
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.ledger.catalog.metadata import LedgerManager
+from magnetar.ledger.client import LedgerClient
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import BookieUnavailableError, LogFencedError
 from magnetar.model.ids import EARLIEST, Position
-from tests.unit.ledger.doubles import Cluster
+from tests.unit.ledger.doubles import Cluster, MemoryPool
 from tests.unit.log.doubles import NAME, Outcomes
 from tests.unit.log.test_managed_log import number, publish, read_all, values
 
@@ -122,5 +126,46 @@ def test_appends_fail_when_the_bookies_stay_away_and_work_when_they_return(tmp_p
             found = values(await read_all(log))
             assert found == list(range(10))
             assert log.positions.next_position(Position(0, 0)) == log.positions.first
+
+    asyncio.run(scenario())
+
+
+def test_opening_a_log_leaves_nothing_to_the_collector(tmp_path: Path) -> None:
+    """It stops the loop to look: with 10 000 topics, for half a second."""
+    opened = 30
+
+    async def scenario() -> None:
+        metadata = await SqliteMetadataStore.open(tmp_path / "metadata.sqlite")
+        manager = LedgerManager(metadata)
+        await manager.initialize()
+        config = LedgerConfig(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        client = LedgerClient(manager, MemoryPool(1), config, lambda: 1.0)
+
+        async def use(store: ManagedLogStore, name: str) -> None:
+            log = await store.open(f"public/default/persistent/{name}")
+            await publish(log, 0, 1)
+            cursor = await log.cursors.open("s", EARLIEST)
+            cursor.acknowledge([log.positions.readable])
+            await cursor.wait_stored()
+
+        for what in ("new", "opened again"):
+            store = ManagedLogStore(metadata, client, config)
+            await use(store, "what is made once")
+            gc.collect()
+            gc.disable()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            try:
+                for number in range(opened):
+                    await use(store, f"t{number}")
+                gc.collect()
+                left = Counter(type(each).__name__ for each in gc.garbage)
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            assert left.total() < opened, f"{what}: {left}"
+            await store.close()
+        await client.close()
+        await metadata.close()
 
     asyncio.run(scenario())
