@@ -374,6 +374,25 @@ class BrokerConfig:
     connections_max: int = field(
         default=10_000, metadata={"meaning": "client connections", "least": 1}
     )
+    attached_per_connection_max: int = field(
+        default=50_000,
+        metadata={"meaning": "producers and consumers of one connection", "least": 1},
+    )
+    attached_max: int = field(
+        default=500_000,
+        metadata={
+            "meaning": "producers and consumers of all connections, some kilobytes each",
+            "least": 1,
+        },
+    )
+    attached_bytes_max: int = field(
+        default=256 << 20,
+        metadata={
+            "meaning": "names and properties that clients give their producers and consumers, over "
+            "all connections",
+            "least": 1024,
+        },
+    )
     producers_per_topic_max: int = field(
         default=10_000, metadata={"meaning": "producers of one topic", "least": 1}
     )

@@ -279,7 +279,15 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("intakes", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
-        ("identity", "liveness", "owner_line", "requests", "staged_writes", "stored_ledgers"),
+        (
+            "attached",
+            "identity",
+            "liveness",
+            "owner_line",
+            "requests",
+            "staged_writes",
+            "stored_ledgers",
+        ),
         (
             "bounds",
             "clients",

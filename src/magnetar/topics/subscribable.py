@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final, NamedTuple
 
@@ -336,6 +336,14 @@ class Subscribed(NamedTuple):
     topic: SubscribableTopic
     subscription: Subscription
     consumer: Consumer
+
+    @property
+    def name(self) -> str:
+        return self.consumer.name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.consumer.properties
 
     def leave(self) -> None:
         """The consumer's client left."""

@@ -13,6 +13,7 @@ from magnetar.config import BrokerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
+from magnetar.protocols.pulsar.attached import AttachedTotals
 from magnetar.protocols.pulsar.liveness import Connection
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
@@ -58,6 +59,10 @@ class Services:
     access: Access | None = None
     service_url_tls: str = ""
     tls_addresses: TlsAddresses | None = None
+    attached: AttachedTotals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attached = AttachedTotals(self.config)
 
     async def subscribable(
         self, name: TopicName, create: bool, asker: Hashable

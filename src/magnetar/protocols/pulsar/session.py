@@ -44,6 +44,7 @@ from magnetar.model.errors import (
     ProtocolError,
     ServiceNotReadyError,
 )
+from magnetar.protocols.pulsar.attached import Attached
 from magnetar.protocols.pulsar.identity import Identity
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.liveness import is_alive
@@ -141,8 +142,8 @@ class Session(FramedConnection):
         """The client's producers go on after a SEND that was refused (``clients``)."""
         self.follows_assigned_url = False
         """Its consumers go to the broker that CLOSE_CONSUMER names (``clients``)."""
-        self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Subscribed] = {}
+        self.producers: Attached[Producer] = Attached(services.attached)
+        self.consumers: Attached[Subscribed] = Attached(services.attached)
         self.leaving: dict[int, Leaving] = {}
         """Consumers that another broker is to serve, and that have not been told yet."""
         self.sent: dict[int, Sent] = {}
@@ -450,6 +451,12 @@ class Session(FramedConnection):
     def request_parked(self) -> AbstractContextManager[None]:
         """See ``Requests.parked``."""
         return self._requests.parked()
+
+    def check_room(self) -> None:
+        """Whether the client may have one more producer or consumer. Raises
+        ``TooManyConnectionsError``."""
+        has = len(self.producers) + len(self.consumers) + len(self.leaving)
+        self.services.attached.check_room(has)
 
     def requests_crowded(self, crowded: bool) -> None:
         """There are too many requests under way, or no longer."""

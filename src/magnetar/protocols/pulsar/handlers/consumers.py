@@ -82,6 +82,7 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         return
     if subscribed_again(session, str(name), request):
         return
+    session.check_room()
     topic = await session.services.subscribable(name, request.force_topic_creation, session)
     _check_compacted(topic, request, kind)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded

@@ -57,6 +57,8 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
                 return
         old.topic.remove_producer(old)
         old.client.drop(tell=False)
+    else:
+        session.check_room()
     topic = await services.topics.get(name, create=True, asker=session)
     with topic.held():  # until the producer is connected, an idle topic could be unloaded
         await _open_on(session, topic, request, properties)
