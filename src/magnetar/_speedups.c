@@ -17,6 +17,7 @@
 #endif
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef TABLE_CRC /* a build that tries the tables where there is an instruction */
@@ -44,7 +45,7 @@ static int has_hardware_crc(void) {
 }
 #endif
 
-#define INTERFACE 4 /* magnetar/speedups/__init__.py has the same: what it asks for */
+#define INTERFACE 5 /* magnetar/speedups/__init__.py has the same: what it asks for */
 #define UNLOCKED_BYTES_MIN (64 << 10) /* shorter loops do not give the interpreter's lock away */
 #define GROUPS_SEARCHED 64 /* of a chunk, the latest groups that a frame may join */
 
@@ -665,31 +666,125 @@ static PyObject *join_records(PyObject *module, PyObject *const *args, Py_ssize_
 
 #define RECORD_HEADER_BYTES 8
 
+/* Where the sound records at the beginning of [data, end) end, that follow each other as they should;
+ * how many there are; -1: no memory. Called without the interpreter's lock: ``*ends`` is of
+ * malloc. */
+static Py_ssize_t check_run(
+    const uint8_t *data, const uint8_t *end, uint32_t seed, uint64_t ledger_id, uint64_t entry_id,
+    long long entries_max, Py_ssize_t **ends) {
+    const uint8_t *at = data;
+    Py_ssize_t taken = 0, room = 0;
+    uint32_t last_length = 0, length_sum = 0;
+    while (taken < entries_max && end - at >= RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES) {
+        uint32_t length = get32(at);
+        const uint8_t *entry = at + RECORD_HEADER_BYTES;
+        if (length < ENTRY_HEADER_BYTES || (Py_ssize_t)length > end - entry ||
+            get64(entry) != ledger_id || get64(entry + 8) != entry_id + (uint64_t)taken)
+            break;
+        if (length != last_length) { /* neighbours are mostly of one length */
+            length_sum = checksum(seed, at, 4);
+            last_length = length;
+        }
+        if (checksum(length_sum, entry, length) != get32(at + 4))
+            break;
+        if (taken == room) {
+            room = room ? 2 * room : 64;
+            Py_ssize_t *larger = realloc(*ends, (size_t)room * sizeof(Py_ssize_t));
+            if (larger == NULL)
+                return -1;
+            *ends = larger;
+        }
+        at = entry + length;
+        (*ends)[taken++] = at - data;
+    }
+    return taken;
+}
+
+static PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (check_count(count, 5) < 0)
+        return NULL;
+    unsigned long seed = PyLong_AsUnsignedLong(args[1]);
+    long long ledger_id = PyLong_AsLongLong(args[2]), entry_id = PyLong_AsLongLong(args[3]);
+    long long entries_max = PyLong_AsLongLong(args[4]);
+    Py_buffer data;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *begin = data.buf, *end = begin + data.len;
+    Py_ssize_t *ends = NULL, taken;
+    if (data.len < UNLOCKED_BYTES_MIN) {
+        taken = check_run(begin, end, (uint32_t)seed, (uint64_t)ledger_id, (uint64_t)entry_id,
+                          entries_max, &ends);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        taken = check_run(begin, end, (uint32_t)seed, (uint64_t)ledger_id, (uint64_t)entry_id,
+                          entries_max, &ends);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    PyObject *bounds = taken < 0 ? PyErr_NoMemory() : PyList_New(taken + 1);
+    for (Py_ssize_t i = 0; bounds != NULL && i <= taken; i++) {
+        PyObject *bound = PyLong_FromSsize_t(i ? ends[i - 1] : 0);
+        if (bound == NULL || PyList_SetItem(bounds, i, bound) < 0)
+            Py_CLEAR(bounds);
+    }
+    free(ends);
+    return bounds;
+}
+
+static void put_records_framed(uint8_t *at, const uint8_t *from, const uint8_t *end) {
+    while (from < end) {
+        size_t bytes = get32(from);
+        memcpy(at, from, 4);
+        memcpy(at + 4, from + RECORD_HEADER_BYTES, bytes);
+        at += 4 + bytes;
+        from += RECORD_HEADER_BYTES + bytes;
+    }
+}
+
+static PyObject *frame_records(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Chunk chunk;
+    if (check_count(count, 4) < 0)
+        return NULL;
+    Py_ssize_t before = PyLong_AsSsize_t(args[3]);
+    if (before < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "before is not negative");
+        return NULL;
+    }
+    if (open_chunk(&chunk, args) < 0)
+        return NULL;
+    Py_ssize_t at = chunk.start, framed = before;
+    while (chunk.end - at >= RECORD_HEADER_BYTES) { /* whole ones only, whoever says what */
+        uint32_t bytes = get32(chunk.data + at);
+        if ((Py_ssize_t)bytes > chunk.end - at - RECORD_HEADER_BYTES)
+            break;
+        framed += 4 + (Py_ssize_t)bytes;
+        at += RECORD_HEADER_BYTES + (Py_ssize_t)bytes;
+    }
+    PyObject *answer = PyByteArray_FromStringAndSize(NULL, framed);
+    if (answer != NULL) {
+        uint8_t *to = (uint8_t *)PyByteArray_AsString(answer);
+        memset(to, 0, (size_t)before);
+        if (framed < UNLOCKED_BYTES_MIN) {
+            put_records_framed(to + before, chunk.data + chunk.start, chunk.data + at);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            put_records_framed(to + before, chunk.data + chunk.start, chunk.data + at);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    PyBuffer_Release(&chunk.buffer);
+    return answer;
+}
+
 /* Bytes of ours that are copied somewhere, without the interpreter's lock where they are many. */
 typedef struct {
     const uint8_t *from;
     uint8_t *to;
     Py_ssize_t bytes;
-    uint32_t sum; /* of a record, what it says */
 } Copied;
-
-/* How many of ``items`` are sound: records, each copied behind the look at its checksum, in which it
- * is in the core's cache. */
-static Py_ssize_t copy_records(const Copied *items, Py_ssize_t count, uint32_t seed) {
-    Py_ssize_t last_bytes = -1, i = 0;
-    uint32_t length_sum = 0;
-    for (; i < count; i++) {
-        const Copied *item = &items[i];
-        if (item->bytes != last_bytes) { /* neighbours are mostly of one length */
-            length_sum = checksum(seed, item->from - RECORD_HEADER_BYTES, 4);
-            last_bytes = item->bytes;
-        }
-        if (checksum(length_sum, item->from, (size_t)item->bytes) != item->sum)
-            break;
-        memcpy(item->to, item->from, (size_t)item->bytes);
-    }
-    return i;
-}
 
 static void copy_all(const Copied *items, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++)
@@ -707,69 +802,33 @@ static int add_copied(
     PyObject *copy = PyBytes_FromStringAndSize(NULL, bytes);
     if (copy == NULL)
         return -1;
-    larger[count] = (Copied){from, (uint8_t *)PyBytes_AsString(copy), bytes, 0};
+    larger[count] = (Copied){from, (uint8_t *)PyBytes_AsString(copy), bytes};
     return append(list, copy);
-}
-
-static PyObject *take_records(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    (void)module;
-    if (check_count(count, 5) < 0)
-        return NULL;
-    unsigned long seed = PyLong_AsUnsignedLong(args[1]);
-    long long ledger_id = PyLong_AsLongLong(args[2]), entry_id = PyLong_AsLongLong(args[3]);
-    long long entries_max = PyLong_AsLongLong(args[4]);
-    Py_buffer data;
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const uint8_t *at = data.buf, *end = at + data.len;
-    Copied *items = NULL;
-    Py_ssize_t taken = 0, sound = 0, bytes = 0;
-    PyObject *found = PyList_New(0);
-    while (found != NULL && taken < entries_max &&
-           end - at >= RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES) {
-        uint32_t length = get32(at);
-        const uint8_t *entry = at + RECORD_HEADER_BYTES;
-        if (length < ENTRY_HEADER_BYTES || (Py_ssize_t)length > end - entry ||
-            (long long)get64(entry) != ledger_id || (long long)get64(entry + 8) != entry_id + taken)
-            break;
-        if (add_copied(found, &items, taken, entry, (Py_ssize_t)length) < 0)
-            break;
-        items[taken++].sum = get32(at + 4);
-        bytes += length;
-        at = entry + length;
-    }
-    if (!PyErr_Occurred()) {
-        if (bytes < UNLOCKED_BYTES_MIN) {
-            sound = copy_records(items, taken, (uint32_t)seed);
-        } else {
-            Py_BEGIN_ALLOW_THREADS
-            sound = copy_records(items, taken, (uint32_t)seed);
-            Py_END_ALLOW_THREADS
-        }
-        PyList_SetSlice(found, sound, taken, NULL); /* what was not filled is seen by nobody */
-    }
-    PyMem_Free(items);
-    PyBuffer_Release(&data);
-    if (PyErr_Occurred())
-        Py_CLEAR(found);
-    return found;
 }
 
 static PyObject *split_entries(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     Chunk chunk;
-    if (check_count(count, 3) < 0 || open_chunk(&chunk, args) < 0)
+    if (check_count(count, 4) < 0)
+        return NULL;
+    Py_ssize_t gap = PyLong_AsSsize_t(args[3]);
+    if (gap < 0 || gap > 1 << 10) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "the gap is 0 to 1024");
+        return NULL;
+    }
+    if (open_chunk(&chunk, args) < 0)
         return NULL;
     Py_ssize_t at = chunk.start, taken = 0;
     Copied *items = NULL;
     PyObject *found = PyList_New(0);
-    while (found != NULL && chunk.end - at >= 4) {
+    while (found != NULL && chunk.end - at >= 4 + gap) {
         uint32_t size = get32(chunk.data + at);
-        if ((Py_ssize_t)size > chunk.end - at - 4 ||
-            add_copied(found, &items, taken, chunk.data + at + 4, (Py_ssize_t)size) < 0)
+        if ((Py_ssize_t)size > chunk.end - at - 4 - gap ||
+            add_copied(found, &items, taken, chunk.data + at + 4 + gap, (Py_ssize_t)size) < 0)
             break;
         taken++;
-        at += 4 + (Py_ssize_t)size;
+        at += 4 + gap + (Py_ssize_t)size;
     }
     if (!PyErr_Occurred()) {
         if (at - chunk.start < UNLOCKED_BYTES_MIN) {
@@ -1767,13 +1826,12 @@ static PyObject *gather_messages(PyObject *module, PyObject *const *args, Py_ssi
 #define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef functions[] = {
-    FUNCTION(build_entries),   FUNCTION(count_sound),   FUNCTION(crc32c),
-    FUNCTION(decode_add_answers), FUNCTION(decode_adds), FUNCTION(encode_receipts),
-    FUNCTION(find_frames),     FUNCTION(gather_messages), FUNCTION(inspect_adds),
-    FUNCTION(join_entries),
+    FUNCTION(build_entries),   FUNCTION(check_records), FUNCTION(count_sound),
+    FUNCTION(crc32c),          FUNCTION(decode_add_answers), FUNCTION(decode_adds),
+    FUNCTION(encode_receipts), FUNCTION(find_frames),   FUNCTION(frame_records),
+    FUNCTION(gather_messages), FUNCTION(inspect_adds),  FUNCTION(join_entries),
     FUNCTION(join_messages),   FUNCTION(join_records),  FUNCTION(read_acks),
-    FUNCTION(read_sends),      FUNCTION(split_entries), FUNCTION(take_records),
-    FUNCTION(whole_messages),
+    FUNCTION(read_sends),      FUNCTION(split_entries), FUNCTION(whole_messages),
     {NULL, NULL, 0, NULL},
 };
 

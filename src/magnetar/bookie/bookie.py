@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +43,7 @@ from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.bookie.places import directory_states, journal_states
 from magnetar.bookie.replay import StartReport, replay_all
 from magnetar.bookie.space.upkeep import Upkeep
+from magnetar.bookie.storage.entry_runs import EntryRuns, count_within, size_of
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
@@ -372,7 +372,7 @@ class Bookie:
         max_bytes: int,
         flags: int = 0,
         master_key: bytes = b"",
-    ) -> list[bytes]:
+    ) -> EntryRuns:
         """Consecutive entries, at least one, at most ``max_entries`` and (but for the first)
         ``max_bytes``; stops before the first that is missing or damaged. Fences first if asked
         to. Raises as ``read_entry``."""
@@ -380,7 +380,7 @@ class Bookie:
             ledger = await self._fences.fence(ledger_id, master_key)
         else:
             ledger = self._known(ledger_id)
-        found: list[bytes] = []
+        found = EntryRuns()
         room = max_bytes
         while len(found) < max_entries and not ledger.deleted and (room > 0 or not found):
             following, left = first_entry_id + len(found), max_entries - len(found)
@@ -392,12 +392,11 @@ class Bookie:
                 raise
             if not run:
                 break
-            run = run[:left]
-            run_bytes = sum(map(len, run))
-            if run_bytes > room:
-                return found + _within(run, room, at_least=0 if found else 1)
-            found += run
-            room -= run_bytes
+            count = count_within(run, room, 0)
+            found.append(run[: max(count, 0 if found else 1)][:left])
+            if count < len(run):
+                break
+            room -= size_of(run)
         if not found:
             raise _absent(ledger, first_entry_id)
         return found
@@ -525,12 +524,6 @@ def _cannot_open(error: OSError) -> BookieIOError:
         f"the bookie cannot open its directories: {error}; see that they are mounted, writable and "
         "not full"
     )
-
-
-def _within(run: Sequence[bytes], room: int, at_least: int) -> list[bytes]:
-    """The first of them, as many as ``room`` bytes take."""
-    ends = list(accumulate(map(len, run)))
-    return list(run[: max(at_least, bisect_right(ends, room))])
 
 
 def _absent(ledger: HeldLedger, entry_id: int) -> BookieError:

@@ -69,7 +69,9 @@ class BookieCore(Protocol):
         max_bytes: int,
         flags: int = 0,
         master_key: bytes = b"",
-    ) -> list[bytes]: ...
+    ) -> Sequence[bytes]:
+        """``EntryRuns``, where they are not copied on their way out."""
+        ...
 
     async def read_lac(
         self, ledger_id: int, flags: int = 0, master_key: bytes = b""

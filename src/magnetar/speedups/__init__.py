@@ -22,7 +22,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """What is asked of the module in C; ``_speedups.c`` has the same. To be raised with every change
 of an argument or an answer: a module that was built before it is not used."""
 
@@ -51,12 +51,14 @@ NATIVE, IN_USE = _choose(os.environ.get("MAGNETAR_SPEEDUPS", ""))
 if TYPE_CHECKING or not NATIVE:
     from magnetar.speedups.pure import (
         build_entries,
+        check_records,
         count_sound,
         crc32c,
         decode_add_answers,
         decode_adds,
         encode_receipts,
         find_frames,
+        frame_records,
         gather_messages,
         inspect_adds,
         join_entries,
@@ -65,18 +67,19 @@ if TYPE_CHECKING or not NATIVE:
         read_acks,
         read_sends,
         split_entries,
-        take_records,
         whole_messages,
     )
 else:
     from magnetar._speedups import (
         build_entries,
+        check_records,
         count_sound,
         crc32c,
         decode_add_answers,
         decode_adds,
         encode_receipts,
         find_frames,
+        frame_records,
         gather_messages,
         inspect_adds,
         join_entries,
@@ -85,7 +88,6 @@ else:
         read_acks,
         read_sends,
         split_entries,
-        take_records,
         whole_messages,
     )
 
@@ -94,12 +96,14 @@ __all__ = [
     "IN_USE",
     "NATIVE",
     "build_entries",
+    "check_records",
     "count_sound",
     "crc32c",
     "decode_add_answers",
     "decode_adds",
     "encode_receipts",
     "find_frames",
+    "frame_records",
     "gather_messages",
     "inspect_adds",
     "join_entries",
@@ -108,6 +112,5 @@ __all__ = [
     "read_acks",
     "read_sends",
     "split_entries",
-    "take_records",
     "whole_messages",
 ]

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
 from magnetar.bookie.replay import StartReport
+from magnetar.bookie.storage.entry_runs import EntryRuns
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
 from magnetar.model.entry import LacReply
@@ -160,7 +161,7 @@ class WitnessedBookie(Bookie):
         max_bytes: int,
         flags: int = 0,
         master_key: bytes = b"",
-    ) -> list[bytes]:
+    ) -> EntryRuns:
         with self._fencing(ledger_id, flags):
             return await super().read_batch(
                 ledger_id, first_entry_id, max_entries, max_bytes, flags, master_key

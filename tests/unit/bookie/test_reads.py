@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,6 @@ def test_a_read_that_a_close_overtakes_is_told_so(tmp_path: Path) -> None:
             with pytest.raises(BookieIOError, match="closed"):
                 await bookie.ledgers()
             for told in await asyncio.gather(*reads, return_exceptions=True):
-                assert isinstance(told, list | BookieIOError)
+                assert isinstance(told, Sequence | BookieIOError)
 
     asyncio.run(scenario())

@@ -161,16 +161,27 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed[: rng.choice((len(changed),) * 4 + (rng.randrange(len(changed) + 1),))])
 
 
-def _take_records(rng: random.Random) -> Call:
-    ledger_id, seed = number(rng), rng.getrandbits(32)
+def _records(rng: random.Random, ledger_id: int, seed: int) -> tuple[int, bytes, int]:
+    """The first's id, records one behind the other, how many."""
     first, entries = _stored(rng, ledger_id, rng.choice((0, 1, 1, 2, 30)))
     records = []
     for entry in entries:
         word = struct.pack(">I", len(entry))
         records.append(word + struct.pack(">I", crc32c(entry, crc32c(word, seed))) + entry)
-    data = b"".join(records) + rng.randbytes(rng.choice((0, 0, 7, 50)))
-    most = rng.choice((1 << 31, len(entries), 3, 1, 0))
-    return "take_records", (_damaged(rng, data), seed, ledger_id, first, most)
+    return first, b"".join(records), len(records)
+
+
+def _check_records(rng: random.Random) -> Call:
+    ledger_id, seed = number(rng), rng.getrandbits(32)
+    first, data, count = _records(rng, ledger_id, seed)
+    data = _damaged(rng, data + rng.randbytes(rng.choice((0, 0, 7, 50))))
+    return "check_records", (data, seed, ledger_id, first, rng.choice((1 << 31, count, 3, 1, 0)))
+
+
+def _frame_records(rng: random.Random) -> Call:
+    _, data, _ = _records(rng, number(rng), 1)
+    data = _damaged(rng, data)
+    return "frame_records", (data, 0, len(data), rng.choice((0, 36)))
 
 
 def _join_entries(rng: random.Random) -> Call:
@@ -180,7 +191,10 @@ def _join_entries(rng: random.Random) -> Call:
 
 def _split_entries(rng: random.Random) -> Call:
     _, entries = _stored(rng, number(rng), rng.choice((0, 1, 2, 30)))
-    return "split_entries", tuple(cut(rng, [framed(entry) for entry in entries]))
+    return "split_entries", (
+        *cut(rng, [framed(entry) for entry in entries]),
+        rng.choice((0, 0, 4)),
+    )
 
 
 def _count_sound(rng: random.Random) -> Call:
@@ -360,9 +374,9 @@ def _crc32c(rng: random.Random) -> Call:
 
 
 MAKERS: Final[tuple[Callable[[random.Random], Call], ...]] = (
-    _build_entries, _count_sound, _crc32c, _decode_add_answers, _decode_adds, _encode_receipts,
-    _find_frames, _gather_messages, _inspect_adds, _join_entries, _join_messages, _join_records,
-    _read_acks, _read_sends, _split_entries, _take_records, _whole_messages,
+    _build_entries, _check_records, _count_sound, _crc32c, _decode_add_answers, _decode_adds,
+    _encode_receipts, _find_frames, _frame_records, _gather_messages, _inspect_adds, _join_entries,
+    _join_messages, _join_records, _read_acks, _read_sends, _split_entries, _whole_messages,
 )  # fmt: skip
 
 

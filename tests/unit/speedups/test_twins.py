@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -188,22 +189,30 @@ def _record(entry: bytes, seed: int) -> bytes:
     return word + struct.pack(">I", pure.crc32c(entry, pure.crc32c(word, seed))) + entry
 
 
-def test_records_are_taken_up_to_what_is_not_the_next_sound_one(twins: Any) -> None:
+def test_records_are_sound_up_to_what_is_not_the_next_one(twins: Any) -> None:
     entries = [_add(7, 5, b"x" * 40_000), _add(7, 6, b"y" * 40_000), _add(7, 7), _add(7, 8, b"z")]
     records = [_record(entry, 99) for entry in entries]
     data = b"".join(records)
-    take = twins.take_records
-    assert take(data, 99, 7, 5, 1 << 31) == entries
-    assert take(data, 99, 7, 5, 2) == entries[:2]
-    assert take(data[:-1], 99, 7, 5, 9) == entries[:3]
-    assert take(data + data, 99, 7, 5, 9) == entries  # not the next id
+    bounds = [0, *accumulate(map(len, records))]
+    check = twins.check_records
+    assert check(data, 99, 7, 5, 1 << 31) == bounds
+    assert check(data, 99, 7, 5, 2) == bounds[:3]
+    assert check(data[:-1], 99, 7, 5, 9) == bounds[:4]
+    assert check(data + data, 99, 7, 5, 9) == bounds  # not the next id
     for wrong in ((98, 7, 5), (99, 8, 5), (99, 7, 4)):
-        assert take(data, *wrong, 9) == []
-    assert take(data, 99, 7, 5, 0) == take(b"", 99, 7, 5, 9) == []
+        assert check(data, *wrong, 9) == [0]
+    assert check(data, 99, 7, 5, 0) == check(b"", 99, 7, 5, 9) == [0]
     for at in (3, 4, 8 + 39, len(records[0]) - 1):  # length, checksum, entry
         damaged = bytearray(data)
         damaged[len(records[0]) + at] ^= 1
-        assert take(bytes(damaged), 99, 7, 5, 9) == entries[:1]
+        assert check(bytes(damaged), 99, 7, 5, 9) == bounds[:2]
+    framed_records = b"".join(map(framed, entries[1:3]))
+    assert twins.frame_records(data, bounds[1], bounds[3], 5) == bytes(5) + framed_records
+    assert twins.frame_records(data, bounds[2], bounds[2], 5) == bytes(5)
+    assert twins.split_entries(memoryview(data), bounds[1], bounds[4], 4) == (
+        entries[1:],
+        bounds[4],
+    )
 
 
 @pytest.mark.parametrize("size", [0, 100, 70_000])
@@ -212,11 +221,11 @@ def test_entries_of_an_answer_are_those_that_were_joined(twins: Any, size: int) 
     joined = twins.join_entries(entries, 5)
     assert joined == bytes(5) + b"".join(map(framed, entries))
     view = memoryview(joined)
-    assert twins.split_entries(view, 5, len(view)) == (entries, len(view))
+    assert twins.split_entries(view, 5, len(view), 0) == (entries, len(view))
     for less in (1, 4):
-        assert twins.split_entries(view, 5, len(view) - less) == (entries[:3], len(view) - 5)
+        assert twins.split_entries(view, 5, len(view) - less, 0) == (entries[:3], len(view) - 5)
     assert twins.join_entries([], 3) == bytes(3)
-    assert twins.split_entries(view, 7, 7) == ([], 7)
+    assert twins.split_entries(view, 7, 7, 0) == ([], 7)
 
 
 @pytest.mark.parametrize("size", [0, 70_000])

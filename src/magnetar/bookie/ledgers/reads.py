@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
+from magnetar.bookie.storage.entry_runs import RecordRun
 from magnetar.bookie.storage.read_cache import ReadCache
 from magnetar.bookie.storage.read_pace import ReadPace
 from magnetar.config import BookieConfig
@@ -34,7 +35,7 @@ class EntryReads:
         self._appended_bytes = appended_bytes
         self._cache = ReadCache(config.read_cache_bytes)
         self._pace = ReadPace()
-        self._under_way: dict[tuple[int, int], asyncio.Future[list[bytes]]] = {}
+        self._under_way: dict[tuple[int, int], asyncio.Future[RecordRun]] = {}
         self._outdated: set[tuple[int, int]] = set()  # of those: what they read may be old
 
     @property
@@ -97,7 +98,7 @@ class EntryReads:
 
     def _begin(
         self, ledger: HeldLedger, entry_id: int, count: int, bytes_max: int, urgent: bool
-    ) -> asyncio.Future[list[bytes]]:
+    ) -> asyncio.Future[RecordRun]:
         ledger_id, config = ledger.ledger_id, self._config
         key = (ledger_id, entry_id)
         if len(self._under_way) >= READS_MAX:
@@ -115,7 +116,7 @@ class EntryReads:
         self._pace.begun(ledger_id, entry_id + count)
         begun_s = _now_s()
 
-        def ended(future: asyncio.Future[list[bytes]]) -> None:
+        def ended(future: asyncio.Future[RecordRun]) -> None:
             del self._under_way[key]
             outdated = key in self._outdated
             self._outdated.discard(key)
@@ -131,7 +132,7 @@ class EntryReads:
         return future
 
 
-def _older(ledger: HeldLedger, entry_id: int, found: list[bytes]) -> list[bytes]:
+def _older(ledger: HeldLedger, entry_id: int, found: RecordRun) -> RecordRun:
     """``found`` up to the first entry of which the write cache has newer bytes."""
     cache = ledger.storage.cache
     if not cache.has_ledger(ledger.ledger_id):

@@ -54,9 +54,10 @@ class LocalBookie:
         flags: int = 0,
         master_key: bytes = b"",
     ) -> list[bytes]:
-        return await self._open().read_batch(
+        found = await self._open().read_batch(
             ledger_id, first_entry_id, max_entries, max_bytes, flags, master_key
         )
+        return list(found)
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         core = self._open()

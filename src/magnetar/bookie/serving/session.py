@@ -29,6 +29,7 @@ import structlog
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.answers import Answers, Buffer, V2Answers, V3Answers
 from magnetar.bookie.serving.lac_watch import LacWatch
+from magnetar.bookie.storage.entry_runs import EntryRuns
 from magnetar.env.connections import Connections
 from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import TaskScope, fails
@@ -361,7 +362,11 @@ class BookieSession(FramedConnection):
         finally:
             if request.flags & READ_FENCE:
                 self._watch.changed(request.ledger_id, fenced=True)
-        return v2.encode_batch_read_answer(request, v2.entries_within(found[:count], room))
+        runs = found if isinstance(found, EntryRuns) else EntryRuns(found[:count])
+        parts = runs.framed(room, v2.BATCH_HEAD_BYTES)
+        assert isinstance(parts[0], bytearray)
+        v2.put_batch_head(parts[0], request, sum(map(len, parts)))
+        return parts
 
     async def _read_lac(self, request: ReadLac) -> bytes:
         reply = await self._core.read_lac(request.ledger_id)

@@ -26,9 +26,10 @@ from magnetar.bookie.storage.entry_log_format import (
     record_length,
     seed_of,
 )
+from magnetar.bookie.storage.entry_runs import RecordRun
 from magnetar.env.disk import Buffer, Disk, DiskFile
 from magnetar.model.errors import BookieIOError
-from magnetar.speedups import join_records, take_records
+from magnetar.speedups import check_records, join_records
 
 OPEN_LOGS_MAX = 64
 JOIN_BYTES_MAX = 16 << 10
@@ -202,7 +203,7 @@ class EntryLogReader:
         entry_id: int,
         entries_max: int,
         bytes_max: int,
-    ) -> list[bytes]:
+    ) -> RecordRun:
         """The entry at ``offset`` and, as far as they lie behind it within ``bytes_max``, the
         next ones of its ledger; their ids are consecutive.
 
@@ -217,7 +218,7 @@ class EntryLogReader:
                 f"entry {ledger_id}:{entry_id} cannot be read from {file.path} at offset "
                 f"{offset}: {error}; read it from another bookie, and look at the disk"
             ) from error
-        found = take_records(data, seed, ledger_id, entry_id, entries_max)
+        found = RecordRun(data, check_records(data, seed, ledger_id, entry_id, entries_max))
         if not found:
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "

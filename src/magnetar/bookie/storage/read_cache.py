@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from magnetar.bookie.storage.entry_runs import RecordRun
+
 ENTRY_OVERHEAD_BYTES = 48
 RUN_OVERHEAD_BYTES = 500
 
@@ -73,4 +75,5 @@ class ReadCache:
 
 
 def _size(entries: Sequence[bytes]) -> int:
-    return sum(map(len, entries)) + len(entries) * ENTRY_OVERHEAD_BYTES + RUN_OVERHEAD_BYTES
+    held_bytes = entries.held_bytes if isinstance(entries, RecordRun) else sum(map(len, entries))
+    return held_bytes + len(entries) * ENTRY_OVERHEAD_BYTES + RUN_OVERHEAD_BYTES

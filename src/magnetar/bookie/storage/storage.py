@@ -36,6 +36,7 @@ import structlog
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
+from magnetar.bookie.storage.entry_runs import NO_ENTRIES, RecordRun
 from magnetar.bookie.storage.ledger_record import decode_record
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.marks import MarkFile, Marks
@@ -521,7 +522,7 @@ class LedgerStorage:
 
     def read(
         self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int, ahead: bool = False
-    ) -> asyncio.Future[list[bytes]]:
+    ) -> asyncio.Future[RecordRun]:
         """The entry and some that follow it without a gap, from the entry log; empty: not in the
         index. ``ahead``: only the first was asked for, so if the reader is not known to move
         forward less is read. Raises and fails with ``BookieIOError``."""
@@ -543,10 +544,10 @@ class LedgerStorage:
         entries_max: int,
         bytes_max: int,
         ahead: bool,
-    ) -> list[bytes]:
+    ) -> RecordRun:
         location = self.location_index.location(ledger_id, entry_id)
         if location is None:
-            return []
+            return NO_ENTRIES
         following, sizes = self._following[lane], self._entry_bytes[lane]
         known_bytes = sizes.pop(ledger_id, 0)
         forward = following.pop((ledger_id, entry_id), False) is None
@@ -556,7 +557,7 @@ class LedgerStorage:
             whole = max(1, min(entries_max, bytes_max // known_bytes))
             bytes_max = whole * (RECORD_HEADER_BYTES + known_bytes)
         found = self._read_at(location, lane, ledger_id, entry_id, entries_max, bytes_max)
-        sizes[ledger_id] = max(len(found[0]), len(found[-1]))
+        sizes[ledger_id] = max(found.size_of(0), found.size_of(-1))
         following[ledger_id, entry_id + len(found)] = None
         for remembered in (following, sizes):
             if len(remembered) > READERS_KEPT_MAX:
@@ -571,7 +572,7 @@ class LedgerStorage:
         entry_id: int,
         entries_max: int,
         bytes_max: int,
-    ) -> list[bytes]:
+    ) -> RecordRun:
         """At ``location``, or where compaction has put it since the index was asked."""
         reader = self._readers[lane]
         while True:

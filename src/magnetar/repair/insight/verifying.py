@@ -27,7 +27,6 @@ from typing import Any, NamedTuple, Protocol
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
-    DigestError,
     MagnetarError,
     NoEntryError,
     NoLedgerError,
@@ -191,14 +190,14 @@ class Verifier:
     ) -> list[Finding]:
         """Every copy of ``ids`` that is listed."""
         seen: dict[EntryId, Any] = {}
+        slots = [slot for slot, copy in enumerate(section.copies) if copy is CopyState.HELD]
+        part, compared = Part(section.fragment, ids), len(slots) > 1
         reading = [
-            _ShareReading(self, metadata, Part(section.fragment, ids), slot, found, seen)
-            for slot, copy in enumerate(section.copies)
-            if copy is CopyState.HELD
+            _ShareReading(self, metadata, part, each, found, seen, compared) for each in slots
         ]
         await asyncio.gather(*(each.run() for each in reading))
         findings = [finding for each in reading for finding in each.findings]
-        for entry_id in ids:
+        for entry_id in ids if compared else ():
             prints = {
                 each.bookie_id: each.prints[entry_id] for each in reading if entry_id in each.prints
             }
@@ -276,7 +275,7 @@ class Verifier:
         if refusal is not None:
             return 0, f"{place}: it does not take them ({refusal.error}); empty it (bookie recover)"
         again = Verified(found_id := int(metadata.ledger_id))
-        reading = _ShareReading(self, metadata, Part(part.fragment, ids), slot, again, {})
+        reading = _ShareReading(self, metadata, Part(part.fragment, ids), slot, again, {}, False)
         await reading.run()
         if reading.findings or again.unchecked:
             return 0, f"{place}: damaged still in ledger {found_id}; empty it (bookie decommission)"
@@ -284,7 +283,7 @@ class Verifier:
 
 
 class _ShareReading:
-    """One bookie's share of a window."""
+    """One bookie's share of a window. ``compared``: with those of others, by ``prints``."""
 
     def __init__(
         self,
@@ -294,7 +293,9 @@ class _ShareReading:
         slot: int,
         found: Verified,
         seen: dict[EntryId, Any],
+        compared: bool,
     ) -> None:
+        self._compared = compared
         self._seen = seen  # of the whole window: whoever has an entry first looks into it
         self.bookie_id = part.fragment.bookies[slot]
         self.findings: list[Finding] = []
@@ -339,22 +340,31 @@ class _ShareReading:
         return True
 
     def _take(self, first: EntryId, entries: Sequence[bytes]) -> None:
-        offset, sound, byte_count = self._digest.payload_offset, 0, 0
-        contents = self._verifier.contents
-        for entry_id, entry in enumerate(entries, first):
-            try:
-                self._digest.verify(entry, entry_id)
-            except DigestError:
+        copies = byte_count = 0
+        left = list(entries)
+        while left:
+            count = self._digest.sound_count(left, first)
+            sound = left[:count]
+            self._look(first, sound)
+            copies += count
+            byte_count += sum(map(len, sound))
+            first, left = first + count, left[count:]
+            if left:
                 why = "its digest is wrong"
-                finding = Finding(single(entry_id), self.bookie_id, Fault.DAMAGED, why)
+                finding = Finding(single(first), self.bookie_id, Fault.DAMAGED, why)
                 self.findings.append(finding)
-                continue
-            self.prints[entry_id] = fingerprint(entry, offset)
-            if contents is not None and entry_id not in self._seen:
-                self._seen[entry_id] = contents.look(memoryview(entry)[offset:])
-            sound += 1
-            byte_count += len(entry)
-        self._verifier.count(self._found, sound, byte_count)
+                first, left = first + 1, left[1:]
+        self._verifier.count(self._found, copies, byte_count)
+
+    def _look(self, first: EntryId, sound: Sequence[bytes]) -> None:
+        offset, contents = self._digest.payload_offset, self._verifier.contents
+        if self._compared:
+            for entry_id, entry in enumerate(sound, first):
+                self.prints[entry_id] = fingerprint(entry, offset)
+        if contents is not None:
+            for entry_id, entry in enumerate(sound, first):
+                if entry_id not in self._seen:
+                    self._seen[entry_id] = contents.look(memoryview(entry)[offset:])
 
 
 def _windows(ids: range) -> Iterator[range]:

@@ -8,21 +8,24 @@ from magnetar.speedups.pure.entries import build_entries, crc32c, find_frames, j
 from magnetar.speedups.pure.gathering import gather_messages
 from magnetar.speedups.pure.messages import encode_receipts, join_messages
 from magnetar.speedups.pure.reads import (
+    check_records,
     count_sound,
+    frame_records,
     join_entries,
     split_entries,
-    take_records,
 )
 from magnetar.speedups.pure.sends import read_acks, read_sends, whole_messages
 
 __all__ = [
     "build_entries",
+    "check_records",
     "count_sound",
     "crc32c",
     "decode_add_answers",
     "decode_adds",
     "encode_receipts",
     "find_frames",
+    "frame_records",
     "gather_messages",
     "inspect_adds",
     "join_entries",
@@ -31,6 +34,5 @@ __all__ = [
     "read_acks",
     "read_sends",
     "split_entries",
-    "take_records",
     "whole_messages",
 ]

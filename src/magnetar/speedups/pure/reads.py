@@ -24,13 +24,13 @@ _size: Final = struct.Struct(">I").unpack_from
 _pack_int: Final = struct.Struct(">I").pack
 
 
-def take_records(
+def check_records(
     data: bytes, seed: int, ledger_id: int, entry_id: int, entries_max: int
-) -> list[bytes]:
-    """The entries of the whole, sound records at the beginning of ``data``, as long as they are the
-    ledger's entries from ``entry_id`` on without a gap; at most ``entries_max``. Checksums begin
-    with ``seed``."""
-    found: list[bytes] = []
+) -> list[int]:
+    """Where the whole, sound records at the beginning of ``data`` begin and end, as long as they
+    are the ledger's entries from ``entry_id`` on without a gap, at most ``entries_max``: 0, and the
+    end of each. Checksums begin with ``seed``."""
+    bounds = [0]
     pos, end = 0, len(data)
     last_length = length_crc = -1
     for expected in range(entry_id, entry_id + entries_max):
@@ -46,11 +46,16 @@ def take_records(
         if length != last_length:  # neighbours are mostly of one length
             last_length = length
             length_crc = crc32c(_pack_int(length), seed)
-        entry = data[start:pos]
-        if crc32c(entry, length_crc) != crc:
+        if crc32c(data[start:pos], length_crc) != crc:
             break
-        found.append(entry)
-    return found
+        bounds.append(pos)
+    return bounds
+
+
+def frame_records(data: bytes, start: int, end: int, before: int) -> bytearray:
+    """The entries of the records that are ``data[start:end]``, each behind its size, with so many
+    zeros before them."""
+    return join_entries(split_entries(memoryview(data), start, end, 4)[0], before)
 
 
 def join_entries(entries: Sequence[bytes], before: int) -> bytearray:
@@ -61,16 +66,17 @@ def join_entries(entries: Sequence[bytes], before: int) -> bytearray:
     return bytearray().join(parts)
 
 
-def split_entries(view: memoryview, start: int, end: int) -> tuple[list[bytes], int]:
-    """The entries at the front of ``view[start:end]``, each behind its size, and where they end:
-    before one that is not whole. Entries are copied."""
+def split_entries(view: memoryview, start: int, end: int, gap: int) -> tuple[list[bytes], int]:
+    """The entries at the front of ``view[start:end]``, each behind its size and ``gap`` bytes more,
+    and where they end: before one that is not whole. Entries are copied."""
     found: list[bytes] = []
-    while end - start >= 4:
+    while end - start >= 4 + gap:
         (size,) = _size(view, start)
-        stop = start + 4 + size
+        first = start + 4 + gap
+        stop = first + size
         if stop > end:
             break
-        found.append(view[start + 4 : stop].tobytes())
+        found.append(view[first:stop].tobytes())
         start = stop
     return found, start
 

@@ -24,9 +24,7 @@ Source: BookKeeper's ``BookieProtocol`` and ``BookieProtoEncoding`` (4.18).
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -38,7 +36,7 @@ from magnetar.model.errors import (
     MagnetarError,
     ProtocolError,
 )
-from magnetar.speedups import decode_adds, join_entries, split_entries
+from magnetar.speedups import decode_adds, split_entries
 from magnetar.wire.bookie.bookie_pb2 import AuthMessage
 from magnetar.wire.bookie.messages import (
     ADD_HIGH_PRIORITY,
@@ -73,8 +71,8 @@ READ_ANSWER_BYTES = 24
 BATCH_ANSWER_BYTES = 32
 """Of a BATCH_READ answer's body, before the first entry's size."""
 
-JOINED_BYTES_MAX = 64 << 10
-"""Entries that are smaller on average are copied into an answer: that costs less than parts do."""
+BATCH_HEAD_BYTES = 4 + BATCH_ANSWER_BYTES
+"""Of a BATCH_READ answer, its length included, before the first entry's size."""
 
 _ADD_ENTRY_AT = 4 + MASTER_KEY_BYTES
 _ADD_BYTES_MIN = _ADD_ENTRY_AT + ENTRY_HEADER_BYTES
@@ -95,7 +93,6 @@ _pack_batch = struct.Struct(">IIqqqiq").pack
 _pack_answer = struct.Struct(">IIiqq").pack
 _pack_answers = struct.Struct(">IIiq").pack
 _BATCH_ANSWER = struct.Struct(">IIiqqq")
-_pack_batch_answer, _pack_batch_answer_into = _BATCH_ANSWER.pack, _BATCH_ANSWER.pack_into
 _pack_long = struct.Struct(">q").pack
 _pack_int = struct.Struct(">I").pack
 
@@ -254,28 +251,11 @@ def encode_read_answer(ledger_id: int, entry_id: int, entry_bytes: int) -> bytes
     return _pack_answer(size, _header(READ), OK, ledger_id, entry_id)
 
 
-def entries_within(entries: Sequence[bytes], room: int) -> Sequence[bytes]:
-    """The first of them, at least one, that take at most ``room`` bytes of a BATCH_READ answer."""
-    if sum(map(len, entries)) + 4 * len(entries) <= room:
-        return entries
-    ends = list(accumulate(4 + len(entry) for entry in entries))
-    return entries[: max(1, bisect_right(ends, room))]
-
-
-def encode_batch_read_answer(request: BatchRead, entries: Sequence[bytes]) -> list[Buffer]:
-    """The answer to a batch read: one part, or where entries are large parts, into which they are
-    not copied."""
-    count = len(entries)
-    size = BATCH_ANSWER_BYTES + 4 * count + sum(map(len, entries))
-    head = (size, _header(BATCH_READ), OK, request.ledger_id, request.entry_id, request.request_id)
-    if size < JOINED_BYTES_MAX * count:
-        answer = join_entries(entries, 4 + BATCH_ANSWER_BYTES)
-        _pack_batch_answer_into(answer, 0, *head)
-        return [answer]
-    parts: list[Buffer] = [_pack_batch_answer(*head)]
-    for entry in entries:
-        parts += (_pack_int(len(entry)), entry)
-    return parts
+def put_batch_head(answer: bytearray, request: BatchRead, byte_count: int) -> None:
+    """What the answer to ``request`` begins with, into the first ``BATCH_HEAD_BYTES`` of
+    ``answer``. In all it has ``byte_count``: behind the head the entries, each behind its size."""
+    ids = (request.ledger_id, request.entry_id, request.request_id)
+    _BATCH_ANSWER.pack_into(answer, 0, byte_count - 4, _header(BATCH_READ), OK, *ids)
 
 
 def encode_error_answer(
@@ -285,7 +265,7 @@ def encode_error_answer(
     head, code = _header(operation), v2_code(error)
     if operation == BATCH_READ:
         size = BATCH_ANSWER_BYTES
-        return _pack_batch_answer(size, head, code, ledger_id, entry_id, request_id)
+        return _BATCH_ANSWER.pack(size, head, code, ledger_id, entry_id, request_id)
     return _pack_answer(READ_ANSWER_BYTES, head, code, ledger_id, entry_id)
 
 
@@ -412,7 +392,7 @@ def _decode_batch_answer(body: memoryview, code: int) -> BatchReadAnswer:
         raise ProtocolError(f"a BATCH_READ answer of {len(body)} bytes carries no request id")
     (request_id,) = _unpack_long(body, READ_ANSWER_BYTES)
     end = len(body)
-    entries, at = split_entries(body, BATCH_ANSWER_BYTES, end)
+    entries, at = split_entries(body, BATCH_ANSWER_BYTES, end, 0)
     if at + 4 <= end:
         (size,) = _unpack_head(body, at)
         left = end - at - 4
