@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -209,6 +210,17 @@ def test_records_have_the_time_of_their_append(server: KafkaStandalone, engine: 
         assert [reader.read_next(10_000).event_timestamp() for _ in told] == [at for _, at in told]
     finally:
         client.close()
+
+
+def test_a_broker_that_is_alone_is_number_0(server: KafkaStandalone) -> None:
+    """Which tools expect that place partitions by hand."""
+    admin, topic = admin_of(server), "placed-by-hand"
+    assert list(admin.list_topics(timeout=DEADLINE_S).brokers) == [0]
+    made(admin, topic)
+    wanted = NewPartitions(topic, 3, replica_assignment=[[0], [0]])
+    admin.create_partitions([wanted])[topic].result(DEADLINE_S)
+    found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+    assert [each.replicas for each in found.values()] == [[0]] * 3
 
 
 def test_a_topic_bounds_its_producers_times(server: KafkaStandalone) -> None:

@@ -63,6 +63,8 @@ from magnetar.topics.traffic import Traffic
 from magnetar.topics.upkeep import PolicyUpkeep, Upkept
 
 LEFTOVERS_S = 3600.0
+ALONE = 0
+"""The number of a broker that is alone, to Kafka's clients."""
 """Each ledger is read once, and the next hour only those that are new."""
 
 
@@ -279,9 +281,7 @@ class Broker:
         await self.control.namespaces.prepare()
         await self.pulsar.start()
         if self.kafka is not None:
-            replication = self.replication
-            number = self.pulsar.start_number if replication is None else replication.me.node_id
-            await self.kafka.start(number)
+            await self.kafka.start(self._node_id)
         self._scope.spawn(self.rates.run(), "rates")
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
         if self._links is None:
@@ -294,6 +294,14 @@ class Broker:
         if self._leftovers is not None and self._living is not None:
             leftovers = self._leftovers.run(self._living, LEFTOVERS_S)
             self._intake_scope.spawn(leftovers, "leftovers")
+
+    @property
+    def _node_id(self) -> int:
+        """By which Kafka's clients know this broker."""
+        if self.replication is not None:
+            return self.replication.me.node_id
+        # Alone there is none to be told from, and Kafka's brokers keep their numbers.
+        return ALONE if isinstance(self.control.bundles, SoleBroker) else self.pulsar.start_number
 
     async def join(
         self,
@@ -331,6 +339,7 @@ class Broker:
             self._links.me = ReadOnlyBroker(report.broker_id, report.start, report.service_url)
         bundles = self.control.bundles
         if isinstance(bundles, SoleBroker):
+            report = replace(report, node_id=self._node_id)
             bundles.begin(report, self._close_topics, self._load)
         elif isinstance(bundles, SharedTopics):
             self._steer(bundles, report)

@@ -1,8 +1,9 @@
 """What every session of a broker's Kafka listener shares: topics by Kafka's names, brokers by
 Kafka's numbers.
 
-A broker's number (node id) is that of its log directory, if it has replicas of partitions; else of
-its start, which no other start of a broker has. Clients learn it, with the address, from Metadata
+A broker's number (node id) is that of its log directory, if it replicates partitions with others; 0
+if it is alone for good, on a metadata store of its own; else that of its start, which no other
+start of a broker has. Clients learn it, with the address, from Metadata
 and FindCoordinator.
 """
 

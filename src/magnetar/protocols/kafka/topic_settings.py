@@ -102,6 +102,10 @@ _OF_FILES: Final = (
     "it is about the files of a broker of Kafka's; how logs are kept here is said for all of them, "
     "by ledger.* and partition.*"
 )
+_OF_SYNCS: Final = (
+    "what is acknowledged was synced before, or, on partitions, as partition.sync says for all of "
+    "a broker: what a crash may take is a matter of the whole directory"
+)
 _OF_COMPACTION: Final = "topics are not compacted by Kafka's clients"
 _OF_MAKING: Final = "it counts when a topic is made, on partitions"
 WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
@@ -109,8 +113,6 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             (
                 "file.delete.delay.ms",
-                "flush.messages",
-                "flush.ms",
                 "index.interval.bytes",
                 "preallocate",
                 "segment.index.bytes",
@@ -129,6 +131,7 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
             _OF_COMPACTION,
         ),
         **dict.fromkeys((MIN_IN_SYNC, UNCLEAN), _OF_MAKING),
+        **dict.fromkeys(("flush.messages", "flush.ms"), _OF_SYNCS),
         **dict.fromkeys(
             ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
             "replication is not throttled by replica",

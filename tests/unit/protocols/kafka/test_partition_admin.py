@@ -47,7 +47,7 @@ def test_partitions_are_described_page_by_page() -> None:
             for topic in answer.topics:
                 errors[topic.name] = topic.error_code
                 found += [(topic.name, part.index) for part in topic.partitions]
-                assert all(part.leader_id == 1 for part in topic.partitions)
+                assert all(part.leader_id == 0 for part in topic.partitions)
             cursor = answer.cursor
         assert pages == 3
         assert found == [*(("many", index) for index in range(5)), ("t", 0)]
@@ -187,6 +187,7 @@ def test_brokers_may_be_given_where_there_is_one() -> None:
 
     async def scenario(world: KafkaWorld) -> None:
         peer, own = world.peer(), world.services.node.node_id
+        assert own == 0, "alone, as at every start"
 
         async def created(name: str, *given: tuple[int, list[int]], partitions: int = -1) -> int:
             placed = [ReplicaAssignment(*each) for each in given]
