@@ -808,6 +808,22 @@ class PartitionConfig:
             "least": 0,
         },
     )
+    compaction_interval_ms: int = field(
+        default=15_000,
+        metadata={
+            "meaning": "how often it is looked which partitions are to be compacted (topics with "
+            "cleanup.policy=compact)",
+            "least": 100,
+        },
+    )
+    compaction_key_bytes_max: int = field(
+        default=64 << 20,
+        metadata={
+            "meaning": "memory for the keys of the log that is compacted; one with more new keys "
+            "is compacted in several passes",
+            "least": 1 << 20,
+        },
+    )
     unclean_leader_election: bool = field(
         default=False,
         metadata={

@@ -191,6 +191,7 @@ class Metrics:
             registry=self.registry,
         )
         self._declare_tables()
+        self._declare_compaction()
         self._declare_kafka()
 
     def _declare_tables(self) -> None:
@@ -210,6 +211,26 @@ class Metrics:
         self.table_waiting_seconds = gauge(
             "waiting_seconds", "Time since the first of those ledgers was closed; 0: none waits"
         )
+
+    def _declare_compaction(self) -> None:
+        """Of this broker's replicas of partitions with ``cleanup.policy=compact``."""
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"magnetar_compaction_{name}", meaning, registry=self.registry)
+
+        def counter(name: str, meaning: str) -> Counter:
+            return Counter(f"magnetar_compaction_{name}", meaning, registry=self.registry)
+
+        self.compaction_logs = gauge("logs", "Logs that are compacted")
+        self.compaction_failing_logs = gauge("failing_logs", "Those whose last try failed")
+        self.compaction_dirty_ratio_max = gauge(
+            "dirty_ratio_max", "Of the dirtiest of them: what share was not compacted yet"
+        )
+        self.compaction_passes_total = counter("passes_total", "Logs compacted")
+        self.compaction_failures_total = counter("failures_total", "Tries that failed")
+        self.compaction_read_bytes_total = counter("read_bytes_total", "Bytes read for it")
+        self.compaction_freed_bytes_total = counter("freed_bytes_total", "Bytes that it has freed")
+        self.compaction_seconds_total = counter("seconds_total", "Time that it took, with pauses")
 
     def _declare_kafka(self) -> None:
         self.kafka_connections = Gauge(

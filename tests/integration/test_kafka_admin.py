@@ -258,7 +258,10 @@ def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> No
     [
         ("segment.bytes", "1048575", "1048576 to"),
         ("index.interval.bytes", "1048576", "ledger"),
-        ("cleanup.policy", "compact", "not compacted"),
+        ("cleanup.policy", "compact", "magnetar.engine=partition"),
+        ("cleanup.policy", "shred", "delete, compact or both"),
+        ("delete.retention.ms", "1", "not compacted in place"),
+        ("min.cleanable.dirty.ratio", "1.5", "from 0 to 1"),
         ("message.timestamp.type", "Yesterday", "CreateTime or LogAppendTime"),
         ("compression.type", "brotli", "one of producer, uncompressed, gzip"),
         ("max.message.bytes", "1000000000", "broker.message_bytes_max"),

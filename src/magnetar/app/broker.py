@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from magnetar import __version__
 from magnetar.app.balancing import Balancing
 from magnetar.app.checks import tables_lag
 from magnetar.app.handing_over import cut_large_bundles
+from magnetar.app.partition_compaction import PartitionCompaction
 from magnetar.app.partition_directory import HostDirectory
 from magnetar.app.replication import Replication
 from magnetar.cluster.brokers.reporting import Load
@@ -120,7 +121,7 @@ class Broker:
         self._doors = doors or KafkaDoors()
         self._metrics = metrics or Metrics()
         self._failed = failed
-        self._partitions = partitions
+        self._partitions, self._partition_config = partitions, partition_config or PartitionConfig()
         self._scope = TaskScope("broker", fails(self._task_failed))
         self._traffic = Traffic()
         self._unloaded = 0
@@ -188,6 +189,14 @@ class Broker:
             self.pulsar.services.tls_addresses = self.tls_addresses
         if self._links is not None:
             self._links.own, self._links.tls_addresses = own, self.tls_addresses
+
+    @cached_property
+    def partition_compaction(self) -> PartitionCompaction | None:
+        """Of this broker's replicas; None: it has no partitions."""
+        if self._partitions is None:
+            return None
+        host, policies = self._partitions.host, self.topics.policies
+        return PartitionCompaction(host, policies, self._partition_config, host.now_ms)
 
     def _owner_bindings(self, config: BrokerConfig) -> OwnerBindings:
         topics, silence_s = self.topics, config.binding_silence_ms / 1000
@@ -283,6 +292,8 @@ class Broker:
         if self.kafka is not None:
             await self.kafka.start(self._node_id)
         self._scope.spawn(self.rates.run(), "rates")
+        if self.partition_compaction is not None:
+            self._scope.spawn(self.partition_compaction.run(), "compaction of partitions")
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
         if self._links is None:
             self._scope.spawn(self.upkeep.run(), "expiry")
@@ -450,6 +461,8 @@ class Broker:
         self._fold_tables()
         if self._partitions is not None:
             self._metrics.broker_doomed_partitions.set(len(self._partitions.host.doomed))
+        if self.partition_compaction is not None:
+            self.partition_compaction.fold(self._metrics)
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
         self._unloaded = self.topics.unloaded
 

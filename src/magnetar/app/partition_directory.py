@@ -37,7 +37,7 @@ class HostDirectory:
         """Sizes are read while lanes append: each is one that it had."""
         return [
             KeptReplica(
-                _kafka_name(topic),
+                kafka_name(topic),
                 number,
                 replica.source.byte_count,
                 max(0, replica.high_watermark - replica.source.log_end),
@@ -47,7 +47,7 @@ class HostDirectory:
         ]
 
 
-def _kafka_name(topic: str) -> str:
+def kafka_name(topic: str) -> str:
     """Of a partition's topic, by its directory's name (``partition_names``)."""
     words = unquote(topic).split("/", len(DEFAULT))
     if len(words) <= len(DEFAULT):

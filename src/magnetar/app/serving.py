@@ -179,6 +179,8 @@ def _add_checks(
             broker.topics, config.ledger.table_lag_ms_max, lambda: time.time_ns() // 10**6
         ),
     )
+    if broker.partition_compaction is not None:
+        process.health.add("compaction", broker.partition_compaction.check())
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
     process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
 

@@ -97,8 +97,8 @@ class TopicCompactions:
         name = str(topic.name)
         if not topic.log.stats().on_ledgers:
             raise NotAllowedError(
-                f"topic {name} is kept on a partition, which is not compacted by key yet; use a "
-                "topic on ledgers"
+                f"topic {name} is kept on a partition, which has no compacted view beside it: set "
+                "its cleanup.policy to compact (Kafka's configuration), or use a topic on ledgers"
             )
         if self.outcome(topic).status is CompactionStatus.RUNNING:
             raise NotAllowedError(f"topic {name} is being compacted already")

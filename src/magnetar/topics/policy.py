@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from magnetar.cluster.policies.policies import KafkaPolicy, Policies, RetentionPolicy
 from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
-from magnetar.log.policy import UNLIMITED, Engine, LogPolicy, PieceRule, Retention
+from magnetar.log.policy import UNLIMITED, CleanupRule, Engine, LogPolicy, PieceRule, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
 
 MINUTE_MS: Final = 60_000
@@ -85,7 +85,20 @@ def _cut(log: LogPolicy, kafka: KafkaPolicy) -> LogPolicy:
         bytes_max=max(log.roll.bytes_max, pieces.bytes_max),
         age_ms_max=max(log.roll.age_ms_max, pieces.age_ms_max),
     )
-    return replace(log, roll=roll, pieces=pieces)
+    return replace(log, roll=roll, pieces=pieces, cleanup=_cleanup(kafka))
+
+
+def _cleanup(kafka: KafkaPolicy) -> CleanupRule:
+    """Logs on ledgers do not look at it."""
+    words = kafka.cleanup.split(",") if kafka.cleanup else ["delete"]
+    said = {
+        "tombstones_kept_ms": kafka.tombstones_ms,
+        "dirty_ratio_least": kafka.dirty_ratio,
+        "lag_ms": kafka.lag_ms,
+        "lag_ms_max": kafka.lag_ms_max,
+    }
+    rule = CleanupRule("delete" in words, "compact" in words)
+    return replace(rule, **{name: value for name, value in said.items() if value >= 0})  # type: ignore[arg-type]
 
 
 def _retention(said: RetentionPolicy) -> Retention:

@@ -54,6 +54,11 @@ SAID = {
         "logAppendTime": True,
         "timestampBeforeMaxMs": 0,
         "timestampAfterMaxMs": 5,
+        "cleanupPolicy": "compact,delete",
+        "deleteRetentionMs": 0,
+        "minCleanableDirtyRatio": 0.25,
+        "minCompactionLagMs": 7,
+        "maxCompactionLagMs": 8,
     },
 }
 MEANT = Policies(
@@ -69,7 +74,7 @@ MEANT = Policies(
     True,
     compaction_threshold_bytes=100 << 30,
     deduplication=False,
-    kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000, True, 0, 5),
+    kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000, True, 0, 5, "compact,delete", 0, 0.25, 7, 8),
 )
 
 

@@ -175,6 +175,8 @@ class ReplicationPolicy:
 
 COMPRESSION_TYPES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 """How the batches of a topic can be kept, by Kafka's names."""
+CLEANUPS: Final = ("delete", "compact")
+"""What can become of what is old, by Kafka's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ class KafkaPolicy:
     they are kept; empty: as they come. ``batch_bytes_max``: of one batch as it is kept.
     ``append_time``: its records have the time when it was appended, and else their producer's,
     which may be so far ``before`` and ``after`` that; -1: as far as it likes. Of any log:
-    ``segment_bytes``, ``segment_ms``: of the pieces that it is cut into."""
+    ``segment_bytes``, ``segment_ms``: of the pieces that it is cut into. Of a log on partitions:
+    ``cleanup``: ``CLEANUPS`` with commas between, what becomes of what is old; how it is compacted
+    (``log.policy.CleanupRule``): -1: as nobody says it."""
 
     compression: str = ""
     batch_bytes_max: int = 0
@@ -194,6 +198,11 @@ class KafkaPolicy:
     append_time: bool = False
     before_ms_max: int = -1
     after_ms_max: int = -1
+    cleanup: str = ""
+    tombstones_ms: int = -1
+    dirty_ratio: float = -1.0
+    lag_ms: int = -1
+    lag_ms_max: int = -1
 
     @property
     def bounds_times(self) -> bool:
@@ -219,8 +228,21 @@ class KafkaPolicy:
             -1 if (bound := said.pop(name, None)) is None else as_number(name, bound, 0, 2**63 - 1)
             for name in ("timestampBeforeMaxMs", "timestampAfterMaxMs")
         )
+        cleanup, tombstones, ratio, lag, lag_max = _compacting_said(said)
         no_more("kafka", said)
-        return cls(compression, most, *piece, append_time, before, after)
+        return cls(
+            compression,
+            most,
+            *piece,
+            append_time=append_time,
+            before_ms_max=before,
+            after_ms_max=after,
+            cleanup=cleanup,
+            tombstones_ms=tombstones,
+            dirty_ratio=ratio,
+            lag_ms=lag,
+            lag_ms_max=lag_max,
+        )
 
     def encode(self) -> dict[str, object]:
         return {
@@ -231,7 +253,34 @@ class KafkaPolicy:
             **({"logAppendTime": True} if self.append_time else {}),
             **({"timestampBeforeMaxMs": self.before_ms_max} if self.before_ms_max >= 0 else {}),
             **({"timestampAfterMaxMs": self.after_ms_max} if self.after_ms_max >= 0 else {}),
+            **({"cleanupPolicy": self.cleanup} if self.cleanup else {}),
+            **({"deleteRetentionMs": self.tombstones_ms} if self.tombstones_ms >= 0 else {}),
+            **({"minCleanableDirtyRatio": self.dirty_ratio} if self.dirty_ratio >= 0 else {}),
+            **({"minCompactionLagMs": self.lag_ms} if self.lag_ms >= 0 else {}),
+            **({"maxCompactionLagMs": self.lag_ms_max} if self.lag_ms_max >= 0 else {}),
         }
+
+
+def _compacting_said(said: dict[str, object]) -> tuple[str, int, float, int, int]:
+    """The last fields of ``KafkaPolicy``. Raises ``InvalidPolicyError``."""
+    cleanup = said.pop("cleanupPolicy", None) or ""
+    words = cleanup.split(",") if isinstance(cleanup, str) and cleanup else []
+    if (cleanup and not words) or not set(words) <= set(CLEANUPS):
+        raise InvalidPolicyError(
+            f"cleanupPolicy: {str(cleanup)[:80]!r} cannot be used; accepted: {', '.join(CLEANUPS)}"
+        )
+    tombstones, lag, lag_max = (
+        -1 if (number := said.pop(name, None)) is None else as_number(name, number, 0, 2**63 - 1)
+        for name in ("deleteRetentionMs", "minCompactionLagMs", "maxCompactionLagMs")
+    )
+    ratio = said.pop("minCleanableDirtyRatio", None)
+    sound = isinstance(ratio, (int, float)) and not isinstance(ratio, bool) and 0 <= ratio <= 1
+    if ratio is not None and not sound:
+        raise InvalidPolicyError(
+            f"minCleanableDirtyRatio: {str(ratio)[:80]!r} is no number from 0 to 1"
+        )
+    share = float(ratio) if isinstance(ratio, (int, float)) else -1.0
+    return ",".join(words), tombstones, share, lag, lag_max
 
 
 @dataclass(frozen=True, slots=True)

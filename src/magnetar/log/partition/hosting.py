@@ -335,7 +335,7 @@ class PartitionHost:
         self.me = Member(directory.broker, directory.lineage)
         self.replicas: dict[Partition, HostedReplica] = {}
         self._scope = scope
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._lanes = lanes
         self._opening = asyncio.Lock()
         self.doomed = DoomedPartitions(directory, lanes[0], self._opening, witness, grace_ms)
@@ -402,7 +402,7 @@ class PartitionHost:
                 return found
             if self._closed:
                 raise LogClosedError("this broker's partitions are closed")
-            directory, now_ms = self.directory, self._now_ms()
+            directory, now_ms = self.directory, self.now_ms()
             try:
                 if found is not None:
                     await found.run(found.source.abandon)
@@ -434,7 +434,7 @@ class PartitionHost:
             lag_ms_max=self._lag_ms_max,
         )
         lane = self.lane_of(partition)
-        return HostedReplica(partition, source, machine, lane, self._now_ms, self._store_points)
+        return HostedReplica(partition, source, machine, lane, self.now_ms, self._store_points)
 
     async def doom(self, partition: Partition) -> None:
         """Its state is gone: it is closed, and its files wait for what becomes of them. Raises

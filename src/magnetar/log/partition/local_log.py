@@ -476,7 +476,8 @@ class LocalLog:
 
     def drop_deleted(self) -> None:
         """Segments in which everything was deleted go. Raises ``OSError``."""
-        gone = sum(each.next_offset <= self.first_base for each in self.segments[:-1])
+        # By where the next one begins: compaction may have taken a segment's last batches.
+        gone = sum(each.base_offset <= self.first_base for each in self.segments[1:])
         # Files go before anything is written: a full disk is what records are deleted for.
         if not self.delete_segments(gone):
             self._write_epochs()

@@ -14,6 +14,10 @@ cannot be set. Pure.
 producers have; ``.before.max.ms``, ``.after.max.ms``: how far a producer's may be from the
 broker's.
 
+``cleanup.policy``: ``delete``, ``compact`` or both; ``delete.retention.ms``,
+``min.cleanable.dirty.ratio``, ``min.compaction.lag.ms``, ``max.compaction.lag.ms``: as with Kafka.
+Of topics on partitions (``COMPACTING``): a log on ledgers is not compacted in place.
+
 Others have one value each (``FIXED``), which may be said, and no other. Nothing that is said is
 taken and left without effect: it is refused, and why (``InvalidPolicyError``).
 """
@@ -25,7 +29,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from magnetar.cluster.policies.policies import COMPRESSION_TYPES
+from magnetar.cluster.policies.policies import CLEANUPS, COMPRESSION_TYPES
 from magnetar.model.errors import InvalidPolicyError
 
 RETENTION_MS: Final = "retention.ms"
@@ -38,6 +42,12 @@ TIMESTAMPS: Final = "message.timestamp.type"
 BEFORE_MS: Final = "message.timestamp.before.max.ms"
 AFTER_MS: Final = "message.timestamp.after.max.ms"
 CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
+CLEANUP: Final = "cleanup.policy"
+TOMBSTONES_MS: Final = "delete.retention.ms"
+DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
+LAG_MS: Final = "min.compaction.lag.ms"
+LAG_MS_MAX: Final = "max.compaction.lag.ms"
+COMPACTING: Final = (CLEANUP, TOMBSTONES_MS, DIRTY_RATIO, LAG_MS, LAG_MS_MAX)
 SETTABLE: Final = (
     RETENTION_MS,
     RETENTION_BYTES,
@@ -48,15 +58,16 @@ SETTABLE: Final = (
     TIMESTAMPS,
     BEFORE_MS,
     AFTER_MS,
+    *COMPACTING,
 )
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 ENGINE: Final = "magnetar.engine"
-CLEANUP: Final = "cleanup.policy"
 AS_PRODUCED: Final = "producer"
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+SHARE: Final = re.compile(r"[01](\.[0-9]{0,17})?|\.[0-9]{1,17}")
 LIMIT_MAX: Final = 2**63 - 1
 """Kafka's numbers have 64 bits."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
@@ -67,13 +78,15 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         SEGMENT_MS: (1, LIMIT_MAX),
         BEFORE_MS: (0, LIMIT_MAX),
         AFTER_MS: (0, LIMIT_MAX),
+        TOMBSTONES_MS: (0, LIMIT_MAX),
+        LAG_MS: (0, LIMIT_MAX),
+        LAG_MS_MAX: (1, LIMIT_MAX),
     }
 )
 """Least and most, as Kafka 4.1 has them."""
 
 FIXED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        CLEANUP: "delete",
         MIN_IN_SYNC: "1",
         "preallocate": "false",
         "remote.storage.enable": "false",
@@ -86,6 +99,10 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
         RETENTION_BYTES: LONG,
         BATCH_BYTES: INT,
         CLEANUP: LIST,
+        TOMBSTONES_MS: LONG,
+        DIRTY_RATIO: DOUBLE,
+        LAG_MS: LONG,
+        LAG_MS_MAX: LONG,
         AFTER_MS: LONG,
         BEFORE_MS: LONG,
         MIN_IN_SYNC: INT,
@@ -98,6 +115,11 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
 )
 """Kafka's types; others are strings."""
 
+_ON_LEDGERS: Final = (
+    "a topic on ledgers is not compacted in place. Create it on partitions (with the configuration "
+    "magnetar.engine=partition, or broker.engine=partition); or have a compacted view beside the "
+    "log: PUT .../compaction"
+)
 _OF_FILES: Final = (
     "it is about the files of a broker of Kafka's; how logs are kept here is said for all of them, "
     "by ledger.* and partition.*"
@@ -106,7 +128,6 @@ _OF_SYNCS: Final = (
     "what is acknowledged was synced before, or, on partitions, as partition.sync says for all of "
     "a broker: what a crash may take is a matter of the whole directory"
 )
-_OF_COMPACTION: Final = "topics are not compacted by Kafka's clients"
 _OF_MAKING: Final = "it counts when a topic is made, on partitions"
 WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -119,16 +140,6 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
                 "segment.jitter.ms",
             ),
             _OF_FILES,
-        ),
-        **dict.fromkeys(
-            (
-                CLEANUP,
-                "delete.retention.ms",
-                "max.compaction.lag.ms",
-                "min.cleanable.dirty.ratio",
-                "min.compaction.lag.ms",
-            ),
-            _OF_COMPACTION,
         ),
         **dict.fromkeys((MIN_IN_SYNC, UNCLEAN), _OF_MAKING),
         **dict.fromkeys(("flush.messages", "flush.ms"), _OF_SYNCS),
@@ -144,7 +155,7 @@ WHY_NOT: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-TopicChanges: TypeAlias = "dict[str, int | str | None]"
+TopicChanges: TypeAlias = "dict[str, int | float | str | None]"
 """A name of ``SETTABLE`` -> what is to hold; None: what holds where nothing is said."""
 
 
@@ -167,11 +178,15 @@ def _why_not(name: str) -> str:
     return f"{why}, and is {FIXED[name]}" if name in FIXED else why
 
 
-def _value(name: str, value: str, message_bytes_max: int) -> int | str | None:
+def _value(name: str, value: str, message_bytes_max: int) -> int | float | str | None:
     if name == COMPRESSION:
         return _compression(value)
     if name == TIMESTAMPS:
         return _append_time(value)
+    if name == CLEANUP:
+        return _cleanup(value)
+    if name == DIRTY_RATIO:
+        return _share(value)
     least, most = BOUNDS.get(name, (1, message_bytes_max))
     number = int(value) if NUMBER.fullmatch(value) else None
     if number is None or not least <= number <= most:
@@ -192,6 +207,34 @@ def _append_time(value: str) -> bool | None:
     return True if value == APPEND_TIME else None
 
 
+def _cleanup(value: str) -> str:
+    words = list(dict.fromkeys(each.strip() for each in value.split(",")))
+    if not set(words) <= set(CLEANUPS):
+        raise InvalidPolicyError(
+            f"{CLEANUP} = {value[:80]!r}: {', '.join(CLEANUPS)} or both, with a comma between, is "
+            "expected"
+        )
+    return ",".join(words)
+
+
+def _share(value: str) -> float:
+    number = float(value) if SHARE.fullmatch(value) else 2.0
+    if number > 1:
+        raise InvalidPolicyError(
+            f"{DIRTY_RATIO} = {value[:80]!r}: a number from 0 to 1 is expected"
+        )
+    return number
+
+
+def check_compacting(changes: TopicChanges, on_ledgers: bool) -> None:
+    """What is said of compaction has an effect. Raises ``InvalidPolicyError``."""
+    said = {name: changes[name] for name in COMPACTING if changes.get(name) is not None}
+    if on_ledgers and said.pop(CLEANUP, "delete") != "delete":
+        raise InvalidPolicyError(f"{CLEANUP} = {changes[CLEANUP]}: {_ON_LEDGERS}")
+    if on_ledgers and said:
+        raise InvalidPolicyError(f"{', '.join(said)}: {_ON_LEDGERS}")
+
+
 def _compression(value: str) -> str | None:
     if value == AS_PRODUCED:
         return None
@@ -203,13 +246,12 @@ def _compression(value: str) -> str | None:
     return value
 
 
-def listed(name: str, operation: int, value: str | None) -> str:
-    """What APPEND and SUBTRACT make of a list, of which all have one value that holds. Raises
-    ``InvalidPolicyError``."""
+def listed(name: str, operation: int, value: str | None, have: str) -> str:
+    """What APPEND and SUBTRACT make of a list that is ``have``. Raises ``InvalidPolicyError``."""
     if operation not in (APPEND, SUBTRACT) or KINDS.get(name) != LIST:
         raise InvalidPolicyError(f"{name}: no list; it can be set or deleted")
-    have = FIXED[name].split(",")
+    now = have.split(",")
     said = [each.strip() for each in (value or "").split(",")]
     if operation == APPEND:
-        return ",".join(dict.fromkeys([*have, *said]))
-    return ",".join(each for each in have if each not in said)
+        return ",".join(dict.fromkeys([*now, *said]))
+    return ",".join(each for each in now if each not in said)

@@ -60,8 +60,21 @@ def pulsar_entry(
     compression = CODECS[codec]
     builder = EntryBuilder(compression, find_compressor(compression))
     head = _head(header)
+    if len(records) <= header.last_offset_delta:  # compaction took some
+        return builder.sparse_entry(head, *_with_gaps(header, records, every_header))
     times = [max(0, timestamp_of(header, record)) for record in records]
     return builder.entry(head, _columns(records, times, every_header))
+
+
+def _with_gaps(
+    header: BatchHeader, records: Sequence[KafkaRecord], every_header: bool
+) -> tuple[Columns, Sequence[int | None]]:
+    """What is left, and which of it each message of the batch is."""
+    times = [max(0, timestamp_of(header, record)) for record in records]
+    rows: list[int | None] = [None] * (header.last_offset_delta + 1)
+    for row, record in enumerate(records):
+        rows[record.offset_delta] = row
+    return _columns(records, times, every_header), rows
 
 
 def sealed_entry(batch: memoryview, why: str) -> bytes:

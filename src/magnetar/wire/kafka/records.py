@@ -25,6 +25,7 @@ from magnetar.wire.kafka.batches import (
     read_batch_header,
 )
 from magnetar.wire.kafka.compression import Codec, compress, decompress
+from magnetar.wire.kafka.primitives import Buffer
 from magnetar.wire.varint import varint
 
 
@@ -43,7 +44,7 @@ class KafkaRecord(NamedTuple):
     headers: Sequence[RecordHeader] = ()
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
     value = shift = 0
     try:
         while shift < 70:
@@ -133,6 +134,24 @@ def record_times(data: bytes, header: BatchHeader) -> tuple[int, int]:
             least = time_ms if least == -1 else min(least, time_ms)
             greatest = max(greatest, time_ms)
     return least, greatest
+
+
+def first_keyless(data: Buffer, count: int) -> int:
+    """Which of ``count`` records is the first without a key; -1: none. Raises
+    ``ProtocolError``."""
+    at = 0
+    for number in range(count):
+        size, at = _varint(data, at)
+        end = at + size
+        if size < 1 or end > len(data):
+            raise ProtocolError(f"a record of {size} bytes, {len(data) - at} are left")
+        _, at = _varint(data, at + 1)  # time
+        _, at = _varint(data, at)  # offset
+        key_bytes, _ = _varint(data, at)
+        if key_bytes < 0:
+            return number
+        at = end
+    return -1
 
 
 # -- building ---------------------------------------------------------------------------------

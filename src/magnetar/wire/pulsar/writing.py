@@ -88,11 +88,20 @@ class EntryBuilder:
         """All of ``columns`` as one entry, and behind them ``gone`` messages that only keep their
         places (``compacted_out``)."""
         data = self._messages(columns) + GONE_MESSAGE * gone
+        return self._sealed(head, data, len(columns.values) + gone)
+
+    def sparse_entry(self, head: Head, columns: Columns, rows: Sequence[int | None]) -> bytes:
+        """An entry of as many messages as there are ``rows``: each the row of ``columns`` that it
+        says, or one that only keeps its place."""
+        parts = [GONE_MESSAGE if row is None else _message(columns, row) for row in rows]
+        return self._sealed(head, b"".join(parts), len(rows))
+
+    def _sealed(self, head: Head, data: bytes, messages: int) -> bytes:
         metadata = MessageMetadata(
             producer_name=head.producer_name,
             sequence_id=head.sequence_id,
             publish_time=head.publish_time_ms,
-            num_messages_in_batch=len(columns.values) + gone,
+            num_messages_in_batch=messages,
             uncompressed_size=len(data),
         )
         if head.schema_version:

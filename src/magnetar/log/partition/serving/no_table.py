@@ -74,8 +74,8 @@ class NoCompaction:
 
     def _refused(self) -> NotAllowedError:
         return NotAllowedError(
-            f"log {self.view.name} is a partition, which is not compacted by key yet; use a topic "
-            "on ledgers"
+            f"log {self.view.name} is a partition: it has no compacted view beside it. Set the "
+            "topic's cleanup.policy to compact (Kafka's configuration), or use a topic on ledgers"
         )
 
     def reading(self) -> AbstractContextManager[None]:

@@ -106,7 +106,7 @@ async def _create(
         decode_engine(engine)
     on_ledgers = await _on_ledgers(services, topic, engine)
     replication = await _replication(services, factor, configs, on_ledgers)
-    changes = checked_changes(services, configs)
+    changes = checked_changes(services, configs, on_ledgers)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
         if engine is not None:  # before there is a log: what it is made on counts for good

@@ -40,13 +40,17 @@ from magnetar.protocols.kafka.topic_settings import (
     AS_PRODUCED,
     BATCH_BYTES,
     BEFORE_MS,
+    CLEANUP,
     COMPRESSION,
     CREATE_TIME,
     DELETE,
+    DIRTY_RATIO,
     ENGINE,
     FIXED,
     INT,
     KINDS,
+    LAG_MS,
+    LAG_MS_MAX,
     LIMIT_MAX,
     LONG,
     MIN_IN_SYNC,
@@ -58,15 +62,18 @@ from magnetar.protocols.kafka.topic_settings import (
     SETTABLE,
     STRING,
     TIMESTAMPS,
+    TOMBSTONES_MS,
     UNCLEAN,
     TopicChanges,
     changes_of,
+    check_compacting,
     listed,
 )
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredResource,
+    ChangeResource,
     ConfigChange,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -97,6 +104,11 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         TIMESTAMPS: "append_time",
         BEFORE_MS: "before_ms_max",
         AFTER_MS: "after_ms_max",
+        CLEANUP: "cleanup",
+        TOMBSTONES_MS: "tombstones_ms",
+        DIRTY_RATIO: "dirty_ratio",
+        LAG_MS: "lag_ms",
+        LAG_MS_MAX: "lag_ms_max",
     }
 )
 """Settings that are fields of ``KafkaPolicy``, and which."""
@@ -133,6 +145,7 @@ async def _described(
     log = (await services.topics.policies.of(topic)).log
     found = [_config(name, value, kept) for name, value, kept in _settable(services, said)]
     found += [_config(name, value, kept) for name, value, kept in _pieces(services, log)]
+    found += [_config(name, value, kept) for name, value, kept in _compacting(said, log)]
     fixed = {**FIXED, **_replicated(said.partition_replication), ENGINE: log.engine.value}
     found += [_config(name, value, False, read_only=True) for name, value in fixed.items()]
     return found
@@ -182,6 +195,22 @@ def _pieces(services: KafkaServices, log: LogPolicy) -> Iterable[tuple[str, str,
     ):
         if said or else_:
             yield name, str(said or else_), bool(said)
+
+
+def _compacting(said: Policies, log: LogPolicy) -> Iterable[tuple[str, str, bool]]:
+    """As ``_settable``: of a log on ledgers there is one value."""
+    kafka, rule = said.kafka or NOT_SAID, log.cleanup
+    if log.engine is Engine.LEDGER:
+        yield CLEANUP, "delete", bool(kafka.cleanup)
+        return
+    words = [
+        word for word, is_so in (("delete", rule.deletes), ("compact", rule.compacts)) if is_so
+    ]
+    yield CLEANUP, kafka.cleanup or ",".join(words), bool(kafka.cleanup)
+    yield TOMBSTONES_MS, str(rule.tombstones_kept_ms), kafka.tombstones_ms >= 0
+    yield DIRTY_RATIO, str(rule.dirty_ratio_least), kafka.dirty_ratio >= 0
+    yield LAG_MS, str(rule.lag_ms), kafka.lag_ms >= 0
+    yield LAG_MS_MAX, str(rule.lag_ms_max), kafka.lag_ms_max >= 0
 
 
 def _of_broker(services: KafkaServices, resource: DescribeConfigsResource) -> list[DescribedConfig]:
@@ -248,8 +277,9 @@ async def incremental_alter_configs(
     answer = IncrementalAlterConfigsResponse()
     for resource in request.resources:
         try:
-            wanted = {each.name: _wanted(each) for each in resource.configs}
-        except InvalidPolicyError as error:
+            have = await _cleanup_now(session.services, resource)
+            wanted = {each.name: _wanted(each, have) for each in resource.configs}
+        except MagnetarError as error:
             said = AlteredResource(error_code(error), str(error), resource.kind, resource.name)
         else:
             said = await _altered(
@@ -259,13 +289,23 @@ async def incremental_alter_configs(
     return answer
 
 
-def _wanted(change: ConfigChange) -> str | None:
+async def _cleanup_now(services: KafkaServices, resource: ChangeResource) -> str:
+    """The one list that there is, if it is to be changed and not set. Raises
+    ``TopicNotFoundError``, ``InvalidPolicyError``, ``MetadataError``."""
+    if all(each.operation in (SET, DELETE) for each in resource.configs):
+        return ""
+    topic = await _existing(services, resource.kind, resource.name)
+    kafka = (await services.control.policies.of_topic(topic)).kafka or NOT_SAID
+    return kafka.cleanup or "delete"
+
+
+def _wanted(change: ConfigChange, have: str) -> str | None:
     """Raises ``InvalidPolicyError``."""
     if change.operation == SET:
         return change.value
     if change.operation == DELETE:
         return None
-    return listed(change.name, change.operation, change.value)
+    return listed(change.name, change.operation, change.value, have)
 
 
 async def _altered(
@@ -281,7 +321,8 @@ async def _altered(
             await alter_group(services, name, wanted, validate_only=validate_only)
             return said
         topic = await _existing(services, kind, name)
-        changes = checked_changes(services, wanted)
+        log = (await services.topics.policies.of(topic)).log
+        changes = checked_changes(services, wanted, log.engine is Engine.LEDGER)
         if not validate_only:
             await apply_changes(services, topic, changes)
     except MagnetarError as error:
@@ -289,9 +330,12 @@ async def _altered(
     return said
 
 
-def checked_changes(services: KafkaServices, configs: Mapping[str, str | None]) -> TopicChanges:
+def checked_changes(
+    services: KafkaServices, configs: Mapping[str, str | None], on_ledgers: bool
+) -> TopicChanges:
     """Raises ``InvalidPolicyError``."""
     changes = changes_of(configs, services.broker.message_bytes_max)
+    check_compacting(changes, on_ledgers)
     compression = changes.get(COMPRESSION)
     if isinstance(compression, str):
         try:
@@ -333,7 +377,7 @@ def _retention(now: RetentionPolicy, changes: TopicChanges) -> RetentionPolicy |
     return RetentionPolicy(minutes, megabytes)
 
 
-def _rounded(value: int | str | None, unit: int, most: int) -> int:
+def _rounded(value: int | float | str | None, unit: int, most: int) -> int:
     """In units; what is more than ``most`` of them is no limit, as Kafka's largest number is to its
     users."""
     if value is None or int(value) < 0:

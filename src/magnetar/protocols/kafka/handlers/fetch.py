@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
@@ -245,6 +246,9 @@ async def read_batches(
     reading a log, and ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
     place = await partition.place_of(offset)
     entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
+    if entries and _ends_before(entries[0], offset):  # compaction took what was behind it
+        place = partition.positions.next_position(place)
+        entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
     parts: list[Buffer] = []
     transactional: list[tuple[BatchHeader, bool | None]] = []
     size = 0
@@ -282,6 +286,12 @@ async def read_batches(
     if parts:
         partition.remember(next_offset, after)
     return FetchedBatches(parts, size, transactional, after)
+
+
+def _ends_before(entry: Entry, offset: int) -> bool:
+    """Else a client whose offset is in a gap would get the batch before it again and again."""
+    payload = entry.payload
+    return is_batch(payload) and read_batch_header(payload).next_offset <= offset
 
 
 # -- offsets ----------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.model.errors import InvalidTopicNameError, MagnetarError
+from magnetar.model.errors import InvalidTopicNameError, MagnetarError, NotAllowedError
 from magnetar.protocols.kafka.coordination.coordinator import NAMESPACE as GROUPS_NAMESPACE
 from magnetar.protocols.kafka.handlers.cluster import described_topic
 from magnetar.protocols.kafka.names import topic_of
+from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.deleting import delete_records as delete_records_of
 from magnetar.wire.kafka.apis import RequestHead
@@ -96,6 +97,7 @@ async def delete_records(
             try:
                 _check_deletable(topic.name)
                 found = await session.services.partition(topic.name, part.index, session)
+                _check_deletes(found)
                 where.low_watermark = await delete_records_of(found.topic, part.offset)
             except MagnetarError as error:
                 where.error_code = error_code(error)
@@ -105,6 +107,15 @@ async def delete_records(
 def _check_deletable(name: str) -> None:
     if topic_of(name).namespace == GROUPS_NAMESPACE:
         raise InvalidTopicNameError(f"topic {name} holds what groups have committed: it is kept")
+
+
+def _check_deletes(partition: Partition) -> None:
+    """As Kafka has it: what is only compacted keeps the last record of each key."""
+    if partition.log.owns_sequences and not partition.topic.policy.log.cleanup.deletes:
+        raise NotAllowedError(
+            f"{partition.topic.name} is compacted and not deleted from (cleanup.policy=compact): "
+            "set cleanup.policy=compact,delete, or send records without values for the keys"
+        )
 
 
 async def elect_leaders(

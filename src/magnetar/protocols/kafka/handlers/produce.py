@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.handlers.recompression import is_kept_as_it_comes, recompress
+from magnetar.protocols.kafka.handlers.record_keys import check_keys, is_keyed
 from magnetar.protocols.kafka.handlers.record_times import check_times
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
 from magnetar.protocols.kafka.services import KafkaServices
@@ -125,7 +126,7 @@ def produce_now(
                 return False
             if not is_kept_as_it_comes(partition, part.records):
                 return False
-            if partition.topic.policy.kafka.bounds_times:
+            if partition.topic.policy.kafka.bounds_times or not is_keyed(partition, part.records):
                 return False
             found.append(partition)
     _append(session, request, answer, found)
@@ -201,7 +202,8 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
         for part in topic.partitions:
             try:
                 partition = await services.partition(topic.name, part.index, session)
-                refused = await check_times(services, partition, part)
+                refused = await check_keys(services, partition, part)
+                refused = refused or await check_times(services, partition, part)
                 refused = refused or await recompress(services, partition, part)
                 if refused is not None:
                     found.append(refused)

@@ -351,6 +351,9 @@ class Partition:
         return await self.log.read(at, entries_max, bytes_max) if found is None else found
 
     async def start_offset(self) -> int:
+        """Where readers begin. Compaction may have taken the entries that were there."""
+        if self.log.owns_sequences:  # it is in Kafka's files, and knows it to the offset
+            return self.log.front.offset
         return max(await self.positions.offset_of(self.positions.first), self.log.front.offset)
 
     def stable_offset(self) -> int:

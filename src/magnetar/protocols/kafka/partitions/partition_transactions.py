@@ -144,7 +144,8 @@ class PartitionTransactions:
             return []
         if first_offset >= self.stored.seen_from:
             end_offset = answered[-1][0].next_offset
-            return self.stored.aborted_between(first_offset, end_offset)
+            aborted = self.stored.aborted_between(first_offset, end_offset)
+            return [each for each in aborted if _has_part_in(each, answered)]
         ahead, at = AbortedAhead(), after
         for header, commits in answered:
             ahead.look(header, commits, True)
@@ -163,6 +164,16 @@ class PartitionTransactions:
                 "after it, before its last stable offset, and no marker behind them"
             )
         return ahead.aborted
+
+
+def _has_part_in(aborted: Aborted, answered: Sequence[tuple[BatchHeader, bool | None]]) -> bool:
+    """Compaction may have taken its batches and its marker: a client that is told of it, and gets
+    no marker, would drop what the producer commits later."""
+    return any(
+        header.producer_id == aborted.producer_id
+        and aborted.first_offset <= header.base_offset <= aborted.last_offset
+        for header, _ in answered
+    )
 
 
 def _learn(
