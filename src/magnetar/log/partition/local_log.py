@@ -27,7 +27,7 @@ import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar.env.disk import Disk
 from magnetar.log.partition.batch_header import (
@@ -76,6 +76,9 @@ from magnetar.model.errors import (
     MetadataFormatError,
     OffsetOutOfRangeError,
 )
+
+SEGMENTS_MANY: Final = 1000
+"""A log that has so many is cut as configured, whatever its topic says."""
 
 
 class Appended(NamedTuple):
@@ -224,9 +227,14 @@ class LocalLog:
         before = sum(each.header.byte_count for each in waiting)
         active = self.segments[-1]
         if active.byte_count == 0 and before:
-            return before + header.byte_count <= self.limits.segment_bytes_max
+            return before + header.byte_count <= self._bounds.segment_bytes_max
         grown = header._replace(length=header.length + before)
-        return active.takes(grown, now_ms, self._created_ms, self.limits)
+        return active.takes(grown, now_ms, self._created_ms, self._bounds)
+
+    @property
+    def _bounds(self) -> SegmentLimits:
+        """Each segment has an open file: very many small ones would take those of the others."""
+        return self.limits if len(self.segments) < SEGMENTS_MANY else self.policy.segments
 
     def _write_run(self, batches: Sequence[Stored], through: bool) -> None:
         if not batches:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.disk import DiskFile, RealDisk, RealFile
+from magnetar.log.partition import local_log
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import Appended, LocalLog
@@ -163,7 +164,7 @@ def test_producers_are_held_to_their_sequence(tmp_path: Path) -> None:
     for snapshot in folder.glob("*.snapshot"):
         snapshot.write_bytes(b"nonsense")
     log, _ = opened(folder)
-    assert send(0, epoch=1) == (4, 5, True), "and so do the batches"
+    assert send(0, epoch=1) == Appended(4, 5, True, NOW_MS), "and so do the batches"
     with pytest.raises(OutOfOrderSequenceError):
         send(9, epoch=1)
 
@@ -454,3 +455,17 @@ def test_producers_that_were_not_heard_of_for_long_are_forgotten(tmp_path: Path)
     send(4, NOW_MS - 2 * day_ms)
     log.roll(log.log_end, NOW_MS)
     assert list(log.producers.producers) == [2, 3, 4], "a transaction is open"
+
+
+def test_a_log_of_very_many_segments_is_cut_as_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has an open file: a topic that wants them tiny must not take those of all others."""
+    monkeypatch.setattr(local_log, "SEGMENTS_MANY", 4)
+    log, _ = opened(tmp_path / "t-0", replace(SMALL, segments=SegmentLimits()))
+    log.cut_by(SegmentLimits(segment_bytes_max=1, segment_age_ms_max=1))
+    filled(log, 20)
+    assert len(log.segments) == 4
+    log.delete_segments(3)
+    filled(log, 2)
+    assert len(log.segments) == 3, "as the topic says, again"
