@@ -49,7 +49,8 @@ LENGTH_BYTES = 4
 """Before each frame, its body's length."""
 
 JOIN_BYTES_MAX = 64 * 1024
-"""Outgoing parts below this size on average are joined (a short copy beats many iovecs)."""
+"""Outgoing parts below this size on average are joined (a short copy beats many iovecs). What
+stands before them all is not counted: one large payload and its head are not joined."""
 
 TLS_HANDSHAKE: Final = 0x1603
 """How TLS begins (RFC 8446, 5.1: a record of a handshake, version 3.x). Read as a length it is some
@@ -218,7 +219,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             return
         if len(parts) == 1:
             self.transport.write(parts[0])
-        elif byte_count // len(parts) < JOIN_BYTES_MAX:
+        elif byte_count < JOIN_BYTES_MAX * (len(parts) - 1):
             self.transport.write(b"".join(parts))
         else:
             self.transport.writelines(parts)

@@ -12,7 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
-from magnetar.env.framed import BUFFER_STEP_BYTES, GROWTH, NO_ROOM, FramedConnection
+from magnetar.env.framed import (
+    BUFFER_STEP_BYTES,
+    GROWTH,
+    JOIN_BYTES_MAX,
+    NO_ROOM,
+    FramedConnection,
+)
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.world.virtual_time import run_virtual
 
@@ -26,6 +32,8 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.reading = True
         self.aborted = False
+        self.written: list[int] = []
+        """Of each write how many parts it had."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("peer", 1) if name == "peername" else default
@@ -33,7 +41,11 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def writelines(self, list_of_data: Any) -> None: ...
+    def write(self, data: Any) -> None:
+        self.written.append(1)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.written.append(len(list_of_data))
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -302,3 +314,14 @@ def test_reading_goes_on_when_every_reason_is_gone() -> None:
         assert second.wire.reading
 
     asyncio.run(main())
+
+
+def test_large_parts_are_not_joined() -> None:
+    async def scenario() -> None:
+        peer = Peer(Connections())
+        large, small = bytes(JOIN_BYTES_MAX), bytes(100)
+        for parts in ([small, large], [small, *[large] * 3], [small, large, small], [small] * 3):
+            peer.write_now(parts, sum(map(len, parts)))
+        assert peer.wire.written == [2, 4, 1, 1]
+
+    asyncio.run(scenario())
