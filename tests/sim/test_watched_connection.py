@@ -143,3 +143,39 @@ def test_a_seek_by_time_past_what_is_gone_may_leave_out_what_was_published_befor
         command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=2))
         again.sent(encode_payload_command(command, payloads[2]))
         assert len(watched.broken) == broken, watched.broken
+
+
+def test_what_was_decided_before_a_redelivery_may_come_behind_it() -> None:
+    """Within one instant; then it begins anew, and who goes on without that is found."""
+    for then, broken in ((0, 0), (4, 1)):
+        watched = Watched()
+        now_s = 1.0
+        watched.watch.now_s = lambda: now_s  # noqa: B023 (called in this turn of the loop only)
+        topic = watched.watch.topic(TOPIC)
+        payloads = [
+            encode_payload("q", n, 1_700_000_000_000, [f"q/{n}".encode()]) for n in range(5)
+        ]
+        for payload in payloads:
+            topic.sent(content_of(memoryview(payload)))
+        connection = watched.read_from(0)
+        flow = BaseCommand(type=BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 10
+        connection.received(encode_command(flow))
+
+        def message(entry_id: int) -> None:
+            command = BaseCommand(type=BaseCommand.MESSAGE)
+            command.message.consumer_id = CONSUMER_ID
+            command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+            payload = payloads[entry_id]  # noqa: B023
+            connection.sent(encode_payload_command(command, payload))  # noqa: B023
+
+        message(0)
+        message(1)
+        again = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        again.redeliverUnacknowledgedMessages.consumer_id = CONSUMER_ID
+        connection.received(encode_command(again))
+        message(2)
+        message(3)
+        now_s = 2.0
+        message(then)
+        assert bool(watched.broken) == broken, watched.broken

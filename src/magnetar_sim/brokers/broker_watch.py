@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from magnetar.model.ids import Position
 from magnetar.wire.pulsar.pulsar_pb2 import (
@@ -37,6 +38,15 @@ FAILOVER, KEY_SHARED = CommandSubscribe.Failover, CommandSubscribe.Key_Shared
 SHARES = (CommandSubscribe.Shared, KEY_SHARED)
 
 
+class Rewind(NamedTuple):
+    """What a consumer had been sent last when it asked for everything again; when; and what it was
+    sent last in that instant: that may have been decided before."""
+
+    before: Position
+    at_s: float
+    last: Position
+
+
 @dataclass(eq=False)
 class Consuming:
     """A consumer on one connection. ``last``: the entry that it was sent last."""
@@ -55,6 +65,8 @@ class Consuming:
     last: Position | None = None
     in_order: bool = True
     """A Key_Shared one that does not allow out of order delivery."""
+    rewind: Rewind | None = None
+    """It has asked for everything again, and it is not seen yet that it gets it."""
 
 
 class BrokerWatch:
@@ -160,7 +172,7 @@ class BrokerWatch:
                 if not any(each.active for each in self.peers(consumer)):
                     return f"none of {subscription.name} on {topic.name} is active"
                 continue
-            last = consumer.last
+            last = consumer.last if consumer.rewind is None else None
             first = subscription.lower if last is None else following(last)
             for position in topic.between(first, HIGHEST):
                 if topic.owed(subscription, position):
@@ -296,9 +308,36 @@ class BrokerWatch:
                     f"{content.message}, and {holder.who} has the one before"
                 )
 
+    def rewinds(self, consumer: Consuming) -> None:
+        """It asks for everything again that it has not acknowledged."""
+        if consumer.last is not None:
+            consumer.rewind = Rewind(consumer.last, self.now_s(), consumer.last)
+        elif consumer.rewind is not None:
+            consumer.rewind = consumer.rewind._replace(at_s=self.now_s())
+        consumer.last = None
+
+    def _sent_last(self, consumer: Consuming, position: Position) -> Position | None:
+        """Behind what it is sent ``position``; None: it begins anew."""
+        rewind = consumer.rewind
+        if rewind is None:
+            return consumer.last
+        if position > rewind.last and self.now_s() == rewind.at_s:
+            consumer.rewind = rewind._replace(last=position)
+            return rewind.last
+        consumer.rewind = None
+        if position <= rewind.last or rewind.last == rewind.before:
+            return None
+        # It goes on behind what came in that instant: then nothing was left to send again.
+        topic, subscription = consumer.topic, consumer.subscription
+        for left_out in topic.between(subscription.lower, following(rewind.before)):
+            if not subscription.vague and topic.owed(subscription, left_out):
+                topic.broken(f"{consumer.who} asked for everything, and is not sent {left_out}")
+        return rewind.last
+
     def _single(self, consumer: Consuming, position: Position) -> None:
         """Of a failover, an exclusive consumer or a reader."""
-        topic, subscription, last = consumer.topic, consumer.subscription, consumer.last
+        topic, subscription = consumer.topic, consumer.subscription
+        last = self._sent_last(consumer, position)
         if consumer.kind == FAILOVER and not consumer.active:
             topic.broken(f"{consumer.who} is sent {position} and is not active")
         # One that was sent nothing may be about to be told that another broker serves it.

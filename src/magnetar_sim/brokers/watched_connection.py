@@ -287,7 +287,7 @@ class WatchedConnection:
                 if other is not consumer and other.active:
                     consumer.topic.broken(f"{consumer.who} and {other.who} are active at once")
         if change.is_active != consumer.active:
-            consumer.last = None
+            consumer.last = consumer.rewind = None
         consumer.active = change.is_active
 
     def _leave(self, command: BaseCommand, _payload: memoryview) -> None:
@@ -301,7 +301,7 @@ class WatchedConnection:
         consumer = self._consumers.get(request.consumer_id)
         if consumer is None:
             return
-        consumer.last = None
+        self._watch.rewinds(consumer)
         key = consumer.process, consumer.subscription
         out = self._watch.out.get(key, {})
         named = [position_of(each) for each in request.message_ids] or list(out)
