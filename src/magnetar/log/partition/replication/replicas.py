@@ -290,7 +290,7 @@ class Replicas:
         if hosted.failure is None or kept.hosted is not hosted:
             return
         if hosted.doomed:  # by the topic's owner, which has deleted the state
-            self._image.refresh(kept.partition)
+            self._image.deleted(kept.partition)
         else:
             self._has_failed(kept, hosted.failure)
 

@@ -85,6 +85,12 @@ class StateImage:
         """What is known of it may not be true any more."""
         self._partition_changed(partition)
 
+    def deleted(self, partition: Partition) -> None:
+        """By this process, as far as it knows: it counts as gone, and is told again if the store
+        has it still (it may have been restored meanwhile, with the very state that was known)."""
+        self._learn(partition, None)
+        self._partition_changed(partition)
+
     # -- what has changed ---------------------------------------------------------------------
 
     def _root_changed(self, _path: str) -> None:

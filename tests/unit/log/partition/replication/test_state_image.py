@@ -91,3 +91,18 @@ def test_a_topic_that_is_made_again_is_told_as_gone_first(tmp_path: Path) -> Non
         assert heard == [(("t", 0), None), (("t", 0), 0)]
 
     tell(tmp_path, story)
+
+
+def test_what_this_process_deleted_and_the_store_has_again_is_told_again(tmp_path: Path) -> None:
+    """With the very state that was known: the store was restored. Replicas that were closed for
+    the deletion are opened by that."""
+
+    async def story(store: StateStore, image: StateImage, heard: Heard) -> None:
+        await store.create("t", 0, NEW)
+        await _until(lambda: len(image.states) == 1)
+        heard.clear()
+        image.deleted(("t", 0))
+        assert heard == [(("t", 0), None)]
+        await _until(lambda: heard[1:] == [(("t", 0), 0)])
+
+    tell(tmp_path, story)
