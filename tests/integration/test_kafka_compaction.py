@@ -119,23 +119,27 @@ def test_the_last_of_each_key_stays(server: KafkaStandalone) -> None:
     }
 
 
-def told_of(server: KafkaStandalone, topic: str, **settings: Any) -> Any:
-    """What the producer of a record without a key is told."""
+def told_of(server: KafkaStandalone, topic: str, **settings: Any) -> list[Any]:
+    """What the producer of a batch is told of its records: two have no key."""
     told: list[Any] = []
-    producer = confluent_producer(server, **settings)
-    producer.produce(topic, value="x" * 100, on_delivery=lambda error, _: told.append(error))
+    producer = confluent_producer(server, **{"linger.ms": 500, **settings})
+    for key in ("a", None, None, "b"):
+        value = "x" * 100
+        producer.produce(topic, value, key, on_delivery=lambda error, _: told.append(error))
     assert producer.flush(DEADLINE_S) == 0
-    return told[0]
+    return told
 
 
 def test_records_without_a_key_are_refused(server: KafkaStandalone) -> None:
     admin, topic = admin_of(server), "keyed"
     made(admin, topic, cleanup_policy="compact")
     for codec in ("none", "gzip"):
-        error = told_of(server, topic, **{"compression.type": codec})
-        assert error.code() == confluent.KafkaError.INVALID_RECORD
+        told = told_of(server, topic, **{"compression.type": codec})
+        other = confluent.KafkaError._INVALID_DIFFERENT_RECORD
+        bad = confluent.KafkaError.INVALID_RECORD
+        assert [each.code() for each in told] == [other, bad, bad, other]
     changed(admin, topic, "cleanup.policy", "delete")
-    until(lambda: told_of(server, topic) is None, "it is not compacted any more")
+    until(lambda: told_of(server, topic) == [None] * 4, "it is not compacted any more")
 
 
 def test_tombstones_go_and_markers_do_not_mislead(server: KafkaStandalone) -> None:

@@ -136,9 +136,10 @@ def record_times(data: bytes, header: BatchHeader) -> tuple[int, int]:
     return least, greatest
 
 
-def first_keyless(data: Buffer, count: int) -> int:
-    """Which of ``count`` records is the first without a key; -1: none. Raises
+def keyless_records(data: Buffer, count: int, most: int) -> list[int]:
+    """Which of ``count`` records have no key, the first ``most`` of them. Raises
     ``ProtocolError``."""
+    found: list[int] = []
     at = 0
     for number in range(count):
         size, at = _varint(data, at)
@@ -149,9 +150,11 @@ def first_keyless(data: Buffer, count: int) -> int:
         _, at = _varint(data, at)  # offset
         key_bytes, _ = _varint(data, at)
         if key_bytes < 0:
-            return number
+            found.append(number)
+            if len(found) == most:
+                break
         at = end
-    return -1
+    return found
 
 
 # -- building ---------------------------------------------------------------------------------

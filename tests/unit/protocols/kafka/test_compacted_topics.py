@@ -26,7 +26,7 @@ from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.admin_messages import ConfigChange
 from magnetar.wire.kafka.batches import build_batch
 from magnetar.wire.kafka.errors import ErrorCode
-from magnetar.wire.kafka.records import KafkaRecord, encode_records, first_keyless
+from magnetar.wire.kafka.records import KafkaRecord, encode_records, keyless_records
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
 from tests.unit.protocols.kafka.test_topic_settings import MOST, changed, described, values
@@ -120,15 +120,16 @@ async def _errors(peer: Any, change: tuple[str, int, str | None]) -> str:
     return "magnetar.engine" if "magnetar.engine=partition" in said.error_message else "other"
 
 
-def test_the_first_record_without_a_key_is_found() -> None:
+def test_records_without_a_key_are_found() -> None:
     def data(*keys: bytes | None) -> bytes:
         return encode_records([KafkaRecord(i, 0, key, b"v") for i, key in enumerate(keys)])
 
-    assert first_keyless(data(b"a", b""), 2) == -1
-    assert first_keyless(data(b"a", None, b"b", None), 4) == 1
+    assert keyless_records(data(b"a", b""), 2, 9) == []
+    assert keyless_records(data(b"a", None, b"b", None), 4, 9) == [1, 3]
+    assert keyless_records(data(None, None, None), 3, 2) == [0, 1]
     for cut in range(1, len(data(b"a" * 200))):
         with pytest.raises(ProtocolError):
-            first_keyless(data(b"a" * 200)[:cut], 1)
+            keyless_records(data(b"a" * 200)[:cut], 1, 1)
 
 
 def test_pulsars_consumers_get_what_is_left_where_it_was() -> None:

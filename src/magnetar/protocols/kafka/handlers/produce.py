@@ -32,6 +32,7 @@ from magnetar.wire.kafka.batches import (
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.produce_messages import (
+    BatchError,
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
@@ -70,6 +71,7 @@ class _Answer:
         where.base_offset = outcome.base_offset
         where.log_append_time_ms = outcome.append_time_ms
         where.error_message = outcome.why
+        where.record_errors = [BatchError(each, outcome.why) for each in outcome.refused_records]
         if byte_count:
             self._session.publish_ended(byte_count.pop())
         self.ended()

@@ -24,9 +24,11 @@ from magnetar.wire.kafka.batches import BATCH_HEADER_BYTES, CODEC_MASK, check_pr
 from magnetar.wire.kafka.compression import Codec, decompress
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.produce_messages import ProducePartition
-from magnetar.wire.kafka.records import first_keyless
+from magnetar.wire.kafka.records import keyless_records
 
 AT_ONCE_BYTES: Final = 16 << 10
+NAMED_MAX: Final = 10_000
+"""Records of a batch that are named: its producer may send the others again."""
 
 
 def _needs_keys(partition: Partition) -> bool:
@@ -41,7 +43,7 @@ def is_keyed(partition: Partition, records: Any) -> bool:
     if not isinstance(records, memoryview) or len(records) > AT_ONCE_BYTES:
         return False
     try:
-        return not records[22] & CODEC_MASK and _keyless(records) < 0
+        return not records[22] & CODEC_MASK and not _keyless(records, 1)
     except (IndexError, MagnetarError):
         return False  # it is told so on the longer way
 
@@ -56,27 +58,27 @@ async def check_keys(
         return None
     try:
         async with services.recompressions:
-            number = await asyncio.to_thread(_keyless, records)
+            numbers = await asyncio.to_thread(_keyless, records, NAMED_MAX)
     except ConfigError as error:
         return Produced(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why=str(error))
     except MagnetarError as error:
         return Produced(error_code(error), why=str(error))
-    if number < 0:
+    if not numbers:
         return None
     why = (
-        f"record {number} of the batch has no key, and {partition.topic.name} is compacted by key "
-        "(cleanup.policy)"
+        f"record {numbers[0]} of the batch has no key, and {partition.topic.name} is compacted by "
+        "key (cleanup.policy)"
     )
-    return Produced(ErrorCode.INVALID_RECORD, why=why)
+    return Produced(ErrorCode.INVALID_RECORD, why=why, refused_records=tuple(numbers))
 
 
-def _keyless(batch: memoryview) -> int:
+def _keyless(batch: memoryview, most: int) -> list[int]:
     """Raises as ``check_produced``, and ``ConfigError``."""
     header = check_produced(batch)
     records = batch[BATCH_HEADER_BYTES:]
     try:
         codec = Codec(header.attributes & CODEC_MASK)
         data = records if codec is Codec.NONE else decompress(codec, records)
-        return first_keyless(data, header.record_count)
+        return keyless_records(data, header.record_count, most)
     except (ProtocolError, ValueError) as error:  # or no codec has that number
         raise ImplausibleMessageError(str(error)) from error

@@ -61,12 +61,15 @@ TOUCH_S: Final = 1.0
 
 
 class Produced(NamedTuple):
-    """How a batch fared. ``append_time_ms``: which its records were given; -1: none."""
+    """How a batch fared. ``append_time_ms``: which its records were given; -1: none.
+    ``refused_records``: which of them it was refused for, by their places, as far as they are
+    known."""
 
     error: ErrorCode
     base_offset: int = -1
     why: str | None = None
     append_time_ms: int = -1
+    refused_records: tuple[int, ...] = ()
 
 
 Told = Callable[[Produced], None]
