@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 PAUSE_S_MIN, PAUSE_S_MAX = 15.0, 3600.0
 STEP_PAUSE_S_MAX: Final = 1.0
+LOOKS_PER_TURN: Final = 100
 _OVER: Final = object()
 
 
@@ -121,7 +122,9 @@ class CompactionRounds:
         """Look at every replica, and compact those that are due."""
         due: list[DueLog] = []
         logs, dirtiest = 0, 0.0
-        for replica in list(self._host.replicas.values()):
+        for number, replica in enumerate(list(self._host.replicas.values())):
+            if number % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
+                await asyncio.sleep(0)  # others need the turn; most logs are not compacted
             found = await self._look(replica)
             if found is not None:
                 logs, dirtiest = logs + 1, max(dirtiest, found.dirt.ratio)
