@@ -122,6 +122,18 @@ def test_entries_are_read_with_those_that_follow(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_little_of_what_was_read_is_kept_with_few_entries(tmp_path: Path) -> None:
+    """What waits to be sent, and the cache, count what entries have, not what was read."""
+    writer = EntryLogWriter(RealDisk(), tmp_path, 1 << 30)
+    rows = writer.append(rows_of(1, range(2)) + rows_of(2, range(500), size=1000))
+    writer.sync()
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    found = reader.read(rows[0][2], rows[0][3], 1, 0, 100, 1 << 20)
+    assert len(found) == 2
+    assert len(found._data) < 1000
+    reader.close()
+
+
 def test_logs_roll_and_a_closed_one_tells_its_ledgers(tmp_path: Path) -> None:
     disk = RealDisk()
     writer = EntryLogWriter(disk, tmp_path, 2000)

@@ -107,6 +107,29 @@ def test_ones_own_change_is_seen_at_once() -> None:
     run(scenario)
 
 
+def test_a_change_is_of_what_the_store_has() -> None:
+    """What another process has just set stays, whatever is in memory here."""
+
+    def minutes(said: RetentionPolicy | None) -> RetentionPolicy:
+        return RetentionPolicy(5, said.megabytes if said is not None else -1)
+
+    def megabytes(said: RetentionPolicy | None) -> RetentionPolicy:
+        return RetentionPolicy(said.minutes if said is not None else -1, 7)
+
+    async def scenario(site: Site) -> None:
+        assert await site.ours.of_topic(TOPIC) == Policies()
+        await asyncio.gather(
+            site.ours.change_topic(TOPIC, "retention", minutes),
+            site.theirs.change_topic(TOPIC, "retention", megabytes),
+        )
+        await asyncio.sleep(0)
+        assert (await site.ours.of_topic(TOPIC)).retention == RetentionPolicy(5, 7)
+        await site.ours.change_topic(TOPIC, "retention", lambda _: None)
+        assert await site.ours.of_topic(TOPIC) == Policies()
+
+    run(scenario)
+
+
 def test_partitions_have_their_topics_policies_and_namespaces_their_own() -> None:
     async def scenario(site: Site) -> None:
         await site.ours.set_topic(TOPIC.of_partition(3), "retention", KEPT)

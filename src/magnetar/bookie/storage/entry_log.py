@@ -218,7 +218,10 @@ class EntryLogReader:
                 f"entry {ledger_id}:{entry_id} cannot be read from {file.path} at offset "
                 f"{offset}: {error}; read it from another bookie, and look at the disk"
             ) from error
-        found = RecordRun(data, check_records(data, seed, ledger_id, entry_id, entries_max))
+        bounds = check_records(data, seed, ledger_id, entry_id, entries_max)
+        if bounds[-1] < len(data) * 3 // 4:
+            data = data[: bounds[-1]]  # what a run keeps is counted by its entries
+        found = RecordRun(data, bounds)
         if not found:
             raise BookieIOError(
                 f"entry {ledger_id}:{entry_id} is damaged in {file.path} at offset {offset}; "

@@ -111,18 +111,33 @@ class TopicPolicies:
 
     async def set_topic(self, name: TopicName, field: str, value: Any) -> None:
         """As ``set_namespace``. Raises ``NotAllowedError`` when there is no place for more."""
-        node_name = NAMES[field][0]
-        said = _encoded(field, value)
+        said = _encoded(field, value)  # before the store is asked
+        await self._put(name, field, lambda _: said)
 
-        def change(found: Objects) -> None:
+    async def change_topic(self, name: TopicName, field: str, change: Callable[[Any], Any]) -> None:
+        """``change`` makes what the topic says next of what it says (None: nothing), by the store
+        and not by memory: what others have just set stays. It may be called again. Raises as
+        ``set_topic``, and ``InvalidPolicyError`` for what cannot be read."""
+        decode = NAMES[field][1]
+        await self._put(
+            name,
+            field,
+            lambda said: _encoded(field, change(None if said is None else decode(said))),
+        )
+
+    async def _put(self, name: TopicName, field: str, change: Callable[[Any], Any]) -> None:
+        """``change`` is of what stands in the node."""
+        node_name = NAMES[field][0]
+
+        def changed(found: Objects) -> None:
             mine = found.setdefault(name.partitioned.local, {})
-            mine[node_name] = said
+            mine[node_name] = change(mine.get(node_name))
             kept = {key: each for key, each in mine.items() if each is not None}
             found[name.partitioned.local] = kept
             if not kept:
                 del found[name.partitioned.local]
 
-        await self._change(name, change)
+        await self._change(name, changed)
 
     async def forget_topic(self, name: TopicName) -> None:
         """The topic was deleted: one made anew under its name has no policies."""

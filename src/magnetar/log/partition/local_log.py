@@ -234,7 +234,13 @@ class LocalLog:
     @property
     def _bounds(self) -> SegmentLimits:
         """Each segment has an open file: very many small ones would take those of the others."""
-        return self.limits if len(self.segments) < SEGMENTS_MANY else self.policy.segments
+        limits, configured = self.limits, self.policy.segments
+        if len(self.segments) < SEGMENTS_MANY:
+            return limits
+        return configured.with_bounds(
+            max(limits.segment_bytes_max, configured.segment_bytes_max),
+            max(limits.segment_age_ms_max, configured.segment_age_ms_max),
+        )
 
     def _write_run(self, batches: Sequence[Stored], through: bool) -> None:
         if not batches:

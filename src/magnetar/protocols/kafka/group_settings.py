@@ -18,7 +18,7 @@ which members are waited for where a coordinator has just taken a group over.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -64,6 +64,15 @@ def times_of(config: KafkaConfig, said: Mapping[str, str], kind: str) -> GroupTi
     return GroupTimes(int(found[f"{kind}.{SESSION}"]), int(found[f"{kind}.{HEARTBEAT}"]))
 
 
+def told_times(config: KafkaConfig, said: Mapping[str, str], kind: str) -> GroupTimes:
+    """As ``times_of``, for members: heartbeats come before anybody is taken for gone, also where
+    what was set does not fit what is configured by now, or was set by two at once."""
+    session_ms, heartbeat_ms = times_of(config, said, kind)
+    most = min(session_ms, config.consumer_session_timeout_ms)
+    fits = heartbeat_ms < most
+    return GroupTimes(session_ms, heartbeat_ms if fits else max(1, most // 3))
+
+
 def check(name: str, value: str) -> None:
     """Raises ``InvalidPolicyError``."""
     if name in WORDS:
@@ -83,9 +92,11 @@ def check(name: str, value: str) -> None:
         )
 
 
-def check_times(config: KafkaConfig, said: Mapping[str, str]) -> None:
-    """Of all that is to be set for a group. Raises ``InvalidPolicyError``."""
-    for kind in (CONSUMER, SHARE):
+def check_times(config: KafkaConfig, said: Mapping[str, str], wanted: Iterable[str]) -> None:
+    """Of all that is to be set for a group, where ``wanted`` are what changes. Raises
+    ``InvalidPolicyError``."""
+    kinds = {name.partition(".")[0] for name in wanted}
+    for kind in kinds & {CONSUMER, SHARE}:
         times = times_of(config, said, kind)
         most = min(times.session_ms, config.consumer_session_timeout_ms)
         if times.heartbeat_ms >= most:

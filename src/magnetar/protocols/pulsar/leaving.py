@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from magnetar.model.ids import Position
 from magnetar.topics.subscribable import SubscribableTopic
@@ -31,6 +31,14 @@ class Leaving:
         self.service_url = service_url
         self.permits = 0
         self.end_wait: Callable[[], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.request.consumer_name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {item.key: item.value for item in self.request.metadata}
 
     def end(self) -> None:
         """It is on its way no more."""

@@ -144,7 +144,7 @@ class Session(FramedConnection):
         """Its consumers go to the broker that CLOSE_CONSUMER names (``clients``)."""
         self.producers: Attached[Producer] = Attached(services.attached)
         self.consumers: Attached[Subscribed] = Attached(services.attached)
-        self.leaving: dict[int, Leaving] = {}
+        self.leaving: Attached[Leaving] = Attached(services.attached)
         """Consumers that another broker is to serve, and that have not been told yet."""
         self.sent: dict[int, Sent] = {}
         """Where consumers were sent last."""

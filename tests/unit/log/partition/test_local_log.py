@@ -469,3 +469,14 @@ def test_a_log_of_very_many_segments_is_cut_as_configured(
     log.delete_segments(3)
     filled(log, 2)
     assert len(log.segments) == 3, "as the topic says, again"
+
+
+def test_a_log_of_very_many_segments_is_not_cut_finer_than_its_topic_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_log, "SEGMENTS_MANY", 1)
+    configured = SegmentLimits(segment_bytes_max=1, segment_age_ms_max=1)
+    log, _ = opened(tmp_path / "t-0", replace(SMALL, segments=configured))
+    log.cut_by(SegmentLimits())
+    filled(log, 5)
+    assert len(log.segments) == 1

@@ -114,6 +114,19 @@ async def url_after_flow(peer: Peer, consumer_id: int = 1) -> str:
     return str(command.close_consumer.assignedBrokerServiceUrl)
 
 
+def test_who_is_on_the_way_counts_as_a_consumer() -> None:
+    async def scenario(world: World, double: Double) -> None:
+        before = world.services.attached.count
+        peer = world.peer(version=CPP)
+        assert (await peer.subscribe(consumer_name="c" * 100)).type == BaseCommand.SUCCESS
+        assert world.services.attached.count == before + 1
+        assert world.services.attached.byte_count >= 100
+        assert await url_after_flow(peer) == URL
+        assert world.services.attached.count == before
+
+    steered(scenario)
+
+
 def test_it_is_told_once_its_client_is_ready() -> None:
     async def scenario(world: World, double: Double) -> None:
         peer = world.peer(version=CPP)

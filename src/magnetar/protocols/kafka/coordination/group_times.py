@@ -8,7 +8,7 @@ import structlog
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, LiveShareGroup
-from magnetar.protocols.kafka.group_settings import times_of
+from magnetar.protocols.kafka.group_settings import told_times
 from magnetar.protocols.kafka.services import KafkaServices
 
 log = structlog.get_logger(__name__)
@@ -18,7 +18,7 @@ async def learn_times(
     services: KafkaServices, live: LiveConsumerGroup | LiveShareGroup, kind: str
 ) -> bool:
     """For heartbeats from now on; as before while the store does not say. ``kind``: as of
-    ``times_of``. True: sessions have another length."""
+    ``told_times``. True: sessions have another length."""
     group_id = live.group.group_id
     try:
         said = await services.control.groups.of(group_id)
@@ -26,5 +26,5 @@ async def learn_times(
         log.debug("settings not looked up", group=group_id, error=str(error))
         return False
     former_ms = live.group.session_ms
-    live.group.session_ms, live.heartbeat_ms = times_of(services.config, said, kind)
+    live.group.session_ms, live.heartbeat_ms = told_times(services.config, said, kind)
     return live.group.session_ms != former_ms

@@ -350,18 +350,22 @@ async def apply_changes(services: KafkaServices, topic: TopicName, changes: Topi
     policies = services.control.policies
     if not changes:
         return
-    said = await policies.of_topic(topic)
     if RETENTION_MS in changes or RETENTION_BYTES in changes:
-        retention = _retention(said.retention or RetentionPolicy(-1, -1), changes)
-        await policies.set_topic(topic, "retention", retention)
-    now = said.kafka or NOT_SAID
+        await policies.change_topic(
+            topic, "retention", lambda said: _retention(said or RetentionPolicy(-1, -1), changes)
+        )
     wanted: dict[str, Any] = {}
     for name in FIELDS.keys() & changes.keys():
         value, field = changes[name], FIELDS[name]
         wanted[field] = getattr(NOT_SAID, field) if value is None else value
-    kafka = replace(now, **wanted)
-    if kafka != now:
-        await policies.set_topic(topic, "kafka", None if kafka == NOT_SAID else kafka)
+    if wanted:
+        await policies.change_topic(topic, "kafka", lambda said: _with(said, wanted))
+
+
+def _with(said: KafkaPolicy | None, wanted: Mapping[str, Any]) -> KafkaPolicy | None:
+    """None: nothing is said any more."""
+    found = replace(said or NOT_SAID, **wanted)
+    return None if found == NOT_SAID else found
 
 
 def _retention(now: RetentionPolicy, changes: TopicChanges) -> RetentionPolicy | None:

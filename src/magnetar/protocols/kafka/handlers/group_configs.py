@@ -66,7 +66,7 @@ async def alter_group(
     if TIMES.keys() & wanted.keys():
         now = {**await services.control.groups.of(group_id), **wanted}
         said = {name: value for name, value in now.items() if value is not None}
-        check_times(services.config, said)
+        check_times(services.config, said, wanted)
     if wanted and not validate_only:
         await services.control.groups.change(group_id, wanted)
 
