@@ -163,8 +163,9 @@ class PartitionLogStore:
         try:
             if opened_before:
                 await company.recover(await self._cursor_names(name), handed)
-                if source.compacted_end:  # perhaps while nobody had the cursors
-                    company.passed(0, source.compacted_end)
+                if source.compacted_end or policy.cleanup.compacts:
+                    # Perhaps while nobody had the cursors, half way, or by the leader before.
+                    company.passed(0, opened.places.end)
         except BaseException:
             await opened.abandon()
             raise

@@ -11,7 +11,9 @@ Rules:
   may run on any thread while the log is appended to and read. Only ``begin`` and ``put`` are jobs
   of the log's lane.
 * ``put`` takes nothing for granted: segments that were cut, let go or closed meanwhile are not
-  replaced, and the pass is over.
+  replaced, and the pass is over. What was cut may be as long again: cuts are counted.
+* What a pass has written and nobody has put goes with it: a file ``.cleaned`` that stays would be
+  taken for half of another swap.
 * Segments are replaced from the front on. So when a pass ends half way, what aborted transactions
   and tombstones have taken with them was before that.
 * All that is new is looked through before anything is replaced.
@@ -89,6 +91,7 @@ class LogCompactor:
     def __init__(self, source: LocalLog, key_bytes_max: int = KEY_BYTES_MAX) -> None:
         self._log = source
         self._key_bytes_max = key_bytes_max
+        self._cuts = source.cuts
 
     # -- on the log's lane --------------------------------------------------------------------
 
@@ -96,6 +99,7 @@ class LogCompactor:
         """How dirty the log is. Its active segment is sealed if what it has is too old not to be
         compacted. Raises ``OSError``."""
         source, active = self._log, self._log.segments[-1]
+        self._cuts = source.cuts  # others may come first: a pass is over what was looked at
         # What was cut by an election that loses records is not what was compacted.
         source.compacted_end = min(source.compacted_end, max(committed_end, source.log_start))
         if sealed_for_age(active.first_time_ms, active.byte_count, kept, now_ms):
@@ -124,7 +128,7 @@ class LogCompactor:
     def begin(self, kept: Kept, end_offset: int, now_ms: int) -> CompactionPass:
         """Over what is before ``end_offset``, as ``look`` has said."""
         return CompactionPass(
-            self._log, self._facts(), kept, end_offset, now_ms, self._key_bytes_max
+            self._log, self._facts(), kept, end_offset, now_ms, self._key_bytes_max, self._cuts
         )
 
     # -- all at once --------------------------------------------------------------------------
@@ -156,6 +160,7 @@ class CompactionPass:
         end_offset: int,
         now_ms: int,
         key_bytes_max: int,
+        cuts: int,
     ) -> None:
         self.result = CompactionResult()
         self._log = source
@@ -169,6 +174,9 @@ class CompactionPass:
         self._aborted = AbortedBatches(source.aborted)
         self._producers = dict(source.producers.producers)
         self._limits = source.limits
+        self._cuts = cuts
+        self._put: Segment | None = None
+        self._replaced: set[int] = set()
 
     # -- beside the log -----------------------------------------------------------------------
 
@@ -219,10 +227,9 @@ class CompactionPass:
         source, first = self._log, self._segments[group[0].base_offset]
         path = first.path(LOG + CLEANED)
         file = source.disk.open(path, create=True)
-        ready = False
+        new = Segment(source.disk, source.folder, first.base_offset, file, self._limits)
         try:
             file.truncate(0)  # of a pass that ended in the middle
-            new = Segment(source.disk, source.folder, first.base_offset, file, self._limits)
             writer = _Writer(new, file)
             changed = len(group) > 1
             for fact in group:
@@ -237,12 +244,11 @@ class CompactionPass:
             if changed:
                 writer.flush()
                 file.datasync()
-                ready = True
                 old = [self._segments[each.base_offset] for each in group]
                 sizes = [each.byte_count for each in group]
                 yield Replacement(old, sizes, new, writer.starts, group[-1].next_offset)
         finally:
-            if not ready:
+            if self._put is not new:  # also one that was ready, and that nobody has put
                 file.close()
                 with suppress(FileNotFoundError):  # its log is gone
                     source.disk.remove(path)
@@ -274,20 +280,36 @@ class CompactionPass:
 
     def put(self, ready: Replacement) -> bool:
         """The replacement takes its place; False: the log is another one by now, and the pass is
-        over. Raises ``OSError``: the replica must end."""
+        over (its file goes when ``steps`` ends). Raises ``OSError``: the replica must end."""
         segments, old = self._log.segments, ready.old
         there = [each for each in segments[:-1] if each in old]
-        if there != [*old] or [each.byte_count for each in old] != [*ready.sizes]:
-            ready.new.close()
-            self._log.disk.remove(ready.new.path(LOG + CLEANED))
+        if self._was_cut or there != [*old] or [each.byte_count for each in old] != [*ready.sizes]:
             return False
+        self._put = ready.new
         self._log.swap_in(old, ready.new)
+        self._replaced.update(each.base_offset for each in old)
         self.result.freed_bytes += ready.freed_bytes
         self.result.segments_replaced += len(old)
         return True
 
+    @property
+    def _was_cut(self) -> bool:
+        """What is there now may be of another leader, as long as what was."""
+        return self._log.cuts != self._cuts
+
+    def overtaken(self) -> bool:
+        """Whether what it reads was cut or let go meanwhile."""
+        segments = self._log.segments
+        return self._was_cut or not all(
+            self._segments[each.base_offset] in segments
+            for each in self._facts
+            if each.base_offset not in self._replaced
+        )
+
     def end(self) -> None:
         """All was put: what was looked through is compacted."""
+        if self._was_cut:
+            return
         self._log.compacted_end = max(self._log.compacted_end, self._keys.end_offset)
         self.result.finished = True
 
@@ -304,7 +326,7 @@ class _Writer:
 
     def add(self, batch: Buffer) -> None:
         header = read_header(batch)
-        self._waiting.append(batch)
+        self._waiting.append(bytes(batch))  # a part of a piece of the file would keep all of that
         self._segment.taken(header)
         self.starts.add(header.base_offset - self._segment.base_offset)
         if self._segment.byte_count - self._at >= STEP_BYTES:

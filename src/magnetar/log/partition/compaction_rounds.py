@@ -167,6 +167,7 @@ class CompactionRounds:
     async def _compact(self, due: DueLog) -> None:
         replica, began_s = due.replica, asyncio.get_running_loop().time()
         result = CompactionResult()
+        compaction: CompactionPass | None = None
         try:
             begin = partial(due.compactor.begin, due.kept, due.dirt.end_offset, self._now_ms())
             compaction = await replica.run(_unless_over(replica, begin))
@@ -175,7 +176,7 @@ class CompactionRounds:
         except _OverError:
             return
         except Exception as error:  # noqa: BLE001 (told and counted: others do not wait for it)
-            if replica.failure is None:
+            if replica.failure is None and not await _overtaken(replica, compaction):
                 self._failed(replica, error)
             return
         finally:
@@ -257,6 +258,16 @@ def _unless_over(replica: HostedReplica, job: Callable[[], T]) -> Callable[[], T
         return job()
 
     return checked
+
+
+async def _overtaken(replica: HostedReplica, compaction: CompactionPass | None) -> bool:
+    """Whether a pass failed since retention or a cut took from the log what it was reading."""
+    if compaction is None:
+        return False
+    try:
+        return await replica.run(_unless_over(replica, compaction.overtaken))
+    except _OverError:
+        return True
 
 
 def _step(steps: Iterator[Replacement | None]) -> object:

@@ -118,6 +118,8 @@ class LocalLog:
         self.first_base = self._base_at(log_start)
         """Where the first batch that is held begins: before ``log_start``, if records in its middle
         were deleted."""
+        self.cuts = 0
+        """How often something was taken from its end."""
         self.compacted_end = 0
         """Up to here the log was compacted; ``compacting`` does."""
         self.synced_end = log_start
@@ -384,6 +386,7 @@ class LocalLog:
         if end_offset < self.segments[0].base_offset:
             return self.restart_at(end_offset, now_ms)
         cut = 0
+        self.cuts += 1
         # From the end on, so that a crash on the way leaves a log without a hole.
         while len(self.segments) > 1 and self.segments[-1].base_offset >= end_offset:
             last = self.segments.pop()
@@ -408,6 +411,7 @@ class LocalLog:
     def restart_at(self, offset: int, now_ms: int) -> int:
         """Nothing of the log is left; it goes on at ``offset``. How many bytes went."""
         cut = self.byte_count
+        self.cuts += 1
         for segment in reversed(self.segments):
             segment.delete()
         self.segments = [Segment.create(self._disk, self.folder, offset, self.limits)]
@@ -539,6 +543,10 @@ class LocalLog:
         Raises ``OSError``: this replica must end; opening it finishes the swap, or undoes it."""
         disk, first, last = self._disk, old[0], old[-1]
         end = self.segments[self.segments.index(last) + 1].base_offset
+        # One of a pass that did not end well: beside it a crash would have the new one thrown away.
+        for name in disk.list(self.folder):
+            if name.endswith(CLEANED) and self.folder / name != first.path(LOG + CLEANED):
+                disk.remove(self.folder / name)
         disk.rename(first.path(LOG + CLEANED), first.path(LOG + SWAP))
         # From here on a crash leaves the new one: nothing of the old ones goes before.
         disk.sync_dir(self.folder)
@@ -547,6 +555,7 @@ class LocalLog:
         # Indexes would point into the middle of other batches. What was aborted is gone with its
         # records, so that no list of it is needed.
         first.delete_beside()
+        disk.sync_dir(self.folder)  # they must not be back beside the new one
         disk.rename(first.path(LOG + SWAP), first.path(LOG))
         disk.sync_dir(self.folder)
         first.close()

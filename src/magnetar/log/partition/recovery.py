@@ -258,6 +258,8 @@ def _finish_swaps(disk: Disk, folder: Path) -> None:
     logs = [name for name in swaps if name.endswith(LOG + SWAP)]
     for name in logs:
         _replace_covered(disk, folder, name)
+    if logs:
+        disk.sync_dir(folder)  # what they replace must not be back beside them
     for name in swaps:
         disk.rename(folder / name, folder / name.removesuffix(SWAP))
     if swaps or names != disk.list(folder):

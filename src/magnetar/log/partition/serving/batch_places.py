@@ -32,6 +32,8 @@ from magnetar.wire.checksum import crc32c
 
 SPAN: Final = 1 << 31
 """Offsets of one ledger id."""
+_OFFSETS: Final = 1 << 32
+"""Of a bitmap."""
 _HEAD: Final = struct.Struct(">bI")
 _SEGMENT: Final = struct.Struct(">qq")
 _VERSION: Final = 0
@@ -102,7 +104,19 @@ class BatchPlaces:
         What is before ``start`` or not in the set yet stays out of it."""
         end = min(end, self.end)
         self.remove(max(first, self.start), end)
-        self.add_all(first + each for each in starts if self.start <= first + each < end)
+        # All at once: a segment may have millions, and the loop waits.
+        ledger, low = divmod(first, self.span)
+        base = ledger * self.span
+        left = starts.shift(low)
+        left.remove_range(0, max(0, self.start - base))
+        left.remove_range(max(0, end - base), _OFFSETS)
+        while left:
+            part = left.copy()
+            part.remove_range(self.span, _OFFSETS)
+            if part:
+                self._starts[ledger] = self._starts.get(ledger, BitMap()) | part
+            left.remove_range(0, self.span)
+            left, ledger = left.shift(-self.span), ledger + 1
         self.pack()
 
     # -- offsets and positions ----------------------------------------------------------------
