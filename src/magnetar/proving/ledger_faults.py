@@ -19,13 +19,14 @@ from magnetar.model.ledger import LedgerMetadata
 from magnetar.proving.counting import Back, Observed, count
 from magnetar.proving.faults import Making, Outcome
 from magnetar.proving.ledgers import LedgerStage
-from magnetar.proving.magnetar_ledgers import ledger_client
+from magnetar.proving.magnetar_ledgers import ledger_client, registered
 from magnetar.proving.scenarios import ENTRIES, HELD
 from magnetar.proving.servers import Server
 from magnetar.proving.stage import Settings
 
 REPAIR_S: Final = 180.0
 RECOVERED_S: Final = 60.0
+REGISTERED_S: Final = 60.0
 REFUSALS: Final = 2
 ACK_QUORUM: Final = 2
 
@@ -76,6 +77,13 @@ class _Bookies:
             added = self._stage.add_bookie()
             self._there[added.name] = added
 
+    async def settled(self) -> None:
+        """Nothing is put on one that is gone: it stays registered as long as its session lasts."""
+        async with asyncio.timeout(REGISTERED_S):
+            url, there = self._stage.metadata_url, self._there.keys()
+            while await registered(url) != there:  # noqa: ASYNC110 (no event tells of it)
+                await asyncio.sleep(0.2)
+
 
 def ledger_loses_bookies(making: Making) -> Outcome:
     with making.stage(Settings(brokers=0, quorums=(3, 2, 2))) as stage:
@@ -116,6 +124,7 @@ async def _wiped_and_repaired(
 
 
 async def _two_wiped(making: Making, stage: LedgerStage, bookies: _Bookies) -> Observed:
+    await bookies.settled()
     ledger = await _closed(stage)
     pair = bookies.of(ledger)[:2]
     theirs = [
@@ -140,6 +149,7 @@ async def _recovered(stage: LedgerStage, ledger_id: int) -> Observed:
 
 
 async def _only_copy_away(making: Making, stage: LedgerStage, bookies: _Bookies) -> Observed:
+    await bookies.settled()
     async with stage.ledgers().owner(1) as owner:
         ledger_id = owner.ledger_id
         first, second, _ = bookies.of(await _metadata(stage, ledger_id))

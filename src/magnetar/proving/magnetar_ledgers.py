@@ -13,6 +13,7 @@ from magnetar.app.process import Process
 from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import LedgerError, NoEntryError
 from magnetar.proving.ledgers import LedgerWork, Owner
@@ -32,6 +33,16 @@ async def ledger_client(metadata_url: str, ack_quorum: int = 2) -> AsyncIterator
         process = Process(config, real(), stack, Fate(asyncio.Event()))
         cluster = await open_cluster(await open_metadata(process), process.outside)
         yield open_ledgers(process, cluster, {}).client
+
+
+async def registered(metadata_url: str) -> frozenset[str]:
+    """The bookies that a new ledger may be put on."""
+    config = Config(metadata=MetadataConfig(url=metadata_url, session_timeout_ms=SESSION_MS))
+    async with AsyncExitStack() as stack:
+        process = Process(config, real(), stack, Fate(asyncio.Event()))
+        cluster = await open_cluster(await open_metadata(process), process.outside)
+        registry = BookieRegistry(cluster.metadata, cluster.manager.root, cached=False)
+        return frozenset(str(each) for each in await registry.available())
 
 
 class MagnetarOwner(Owner):
