@@ -25,6 +25,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.bookie_tcp import serve
 from bench.measure import CpuClock
 from bench.server import work_directory
 from bench.trees import ROOT, environment_of
@@ -92,29 +93,6 @@ def _config(folder: Path):  # type: ignore[no-untyped-def]  # of the tree that i
 
     journal = JournalConfig(directories=(folder / "journal",))
     return BookieConfig(ledger_directories=(folder / "ledgers",), journal=journal)
-
-
-def serve(folder: Path) -> None:
-    """A bookie until the standard input ends; tells its port."""
-    from magnetar.bookie.bookie import Bookie
-    from magnetar.bookie.serving.server import BookieServer
-    from magnetar.cli.process import tune_allocator, tune_collector
-    from magnetar.metrics import Metrics
-
-    async def main() -> None:
-        bookie = Bookie(_config(folder), Metrics())
-        await bookie.start()
-        server = BookieServer(bookie, "127.0.0.1", 0)
-        await server.start()
-        tune_collector()
-        print(server.port, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        await server.close()
-        await bookie.close()
-
-    tune_allocator()
-    sys.setswitchinterval(0.0001)
-    uvloop.run(main())
 
 
 def read(port: int, pid: int, how: str, ledger: Ledger) -> None:

@@ -64,9 +64,9 @@ from magnetar.topics.traffic import Traffic
 from magnetar.topics.upkeep import PolicyUpkeep, Upkept
 
 LEFTOVERS_S = 3600.0
+"""Each ledger is read once, and the next hour only those that are new."""
 ALONE = 0
 """The number of a broker that is alone, to Kafka's clients."""
-"""Each ledger is read once, and the next hour only those that are new."""
 
 
 class Broker:

@@ -7,6 +7,7 @@ Why: docs/adr/0173-partitions-are-compacted.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from magnetar.app.checks import NAMED_MAX
 from magnetar.app.partition_directory import kafka_name
@@ -63,13 +64,7 @@ class PartitionCompaction:
         # A log whose small segments become one may be a little larger afterwards.
         metrics.compaction_freed_bytes_total.inc(max(0, counts.freed_bytes - before.freed_bytes))
         metrics.compaction_seconds_total.inc(counts.seconds - before.seconds)
-        self._folded = CompactionCounts(
-            counts.passes,
-            counts.failures,
-            max(counts.freed_bytes, before.freed_bytes),
-            counts.read_bytes,
-            counts.seconds,
-        )
+        self._folded = replace(counts, freed_bytes=max(counts.freed_bytes, before.freed_bytes))
 
     def check(self) -> Check:
         """No log fails to be compacted."""

@@ -10,7 +10,7 @@ from typing import Final
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.process import Process
-from magnetar.app.storage import open_cluster, open_ledgers, open_metadata
+from magnetar.app.storage import Cluster, open_cluster, open_ledgers, open_metadata
 from magnetar.config import Config, LedgerConfig, MetadataConfig
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connections.registry import BookieRegistry
@@ -23,24 +23,28 @@ READ_BYTES: Final = 1 << 20
 
 
 @asynccontextmanager
-async def ledger_client(metadata_url: str, ack_quorum: int = 2) -> AsyncIterator[LedgerClient]:
+async def _cluster(
+    metadata_url: str, ledger: LedgerConfig
+) -> AsyncIterator[tuple[Process, Cluster]]:
     """With a session and connections of its own: it knows nothing of what others have seen."""
-    config = Config(
-        metadata=MetadataConfig(url=metadata_url, session_timeout_ms=SESSION_MS),
-        ledger=LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=ack_quorum),
-    )
+    metadata = MetadataConfig(url=metadata_url, session_timeout_ms=SESSION_MS)
     async with AsyncExitStack() as stack:
+        config = Config(metadata=metadata, ledger=ledger)
         process = Process(config, real(), stack, Fate(asyncio.Event()))
-        cluster = await open_cluster(await open_metadata(process), process.outside)
+        yield process, await open_cluster(await open_metadata(process), process.outside)
+
+
+@asynccontextmanager
+async def ledger_client(metadata_url: str, ack_quorum: int = 2) -> AsyncIterator[LedgerClient]:
+    """See ``_cluster``."""
+    ledger = LedgerConfig(ensemble_size=3, write_quorum=2, ack_quorum=ack_quorum)
+    async with _cluster(metadata_url, ledger) as (process, cluster):
         yield open_ledgers(process, cluster, {}).client
 
 
 async def registered(metadata_url: str) -> frozenset[str]:
     """The bookies that a new ledger may be put on."""
-    config = Config(metadata=MetadataConfig(url=metadata_url, session_timeout_ms=SESSION_MS))
-    async with AsyncExitStack() as stack:
-        process = Process(config, real(), stack, Fate(asyncio.Event()))
-        cluster = await open_cluster(await open_metadata(process), process.outside)
+    async with _cluster(metadata_url, LedgerConfig()) as (_, cluster):
         registry = BookieRegistry(cluster.metadata, cluster.manager.root, cached=False)
         return frozenset(str(each) for each in await registry.available())
 

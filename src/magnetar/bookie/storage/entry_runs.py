@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias, overload
+from typing import Final, overload
 
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES
+from magnetar.env.disk import Buffer
 from magnetar.speedups import frame_records, join_entries, split_entries
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 SIZE_BYTES: Final = 4
 _GAP_BYTES: Final = RECORD_HEADER_BYTES - SIZE_BYTES

@@ -80,7 +80,6 @@ class CompactionResult:
 
     freed_bytes: int = 0
     read_bytes: int = 0
-    segments_replaced: int = 0
     keys: int = 0
     finished: bool = False
 
@@ -289,7 +288,6 @@ class CompactionPass:
         self._log.swap_in(old, ready.new)
         self._replaced.update(each.base_offset for each in old)
         self.result.freed_bytes += ready.freed_bytes
-        self.result.segments_replaced += len(old)
         return True
 
     @property

@@ -67,10 +67,15 @@ def times_of(config: KafkaConfig, said: Mapping[str, str], kind: str) -> GroupTi
 def told_times(config: KafkaConfig, said: Mapping[str, str], kind: str) -> GroupTimes:
     """As ``times_of``, for members: heartbeats come before anybody is taken for gone, also where
     what was set does not fit what is configured by now, or was set by two at once."""
-    session_ms, heartbeat_ms = times_of(config, said, kind)
-    most = min(session_ms, config.consumer_session_timeout_ms)
-    fits = heartbeat_ms < most
-    return GroupTimes(session_ms, heartbeat_ms if fits else max(1, most // 3))
+    times = times_of(config, said, kind)
+    below_ms = _heard_within_ms(config, times)
+    fits = times.heartbeat_ms < below_ms
+    return times if fits else times._replace(heartbeat_ms=max(1, below_ms // 3))
+
+
+def _heard_within_ms(config: KafkaConfig, times: GroupTimes) -> int:
+    """Who is not heard of for so long may be taken for gone."""
+    return min(times.session_ms, config.consumer_session_timeout_ms)
 
 
 def check(name: str, value: str) -> None:
@@ -98,8 +103,7 @@ def check_times(config: KafkaConfig, said: Mapping[str, str], wanted: Iterable[s
     kinds = {name.partition(".")[0] for name in wanted}
     for kind in kinds & {CONSUMER, SHARE}:
         times = times_of(config, said, kind)
-        most = min(times.session_ms, config.consumer_session_timeout_ms)
-        if times.heartbeat_ms >= most:
+        if times.heartbeat_ms >= _heard_within_ms(config, times):
             raise InvalidPolicyError(
                 f"{kind}.{HEARTBEAT} = {times.heartbeat_ms}: it must be less than "
                 f"{kind}.{SESSION} ({times.session_ms}) and than kafka.consumer_session_timeout_ms "
