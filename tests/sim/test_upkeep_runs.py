@@ -54,6 +54,7 @@ def test_every_invariant_holds() -> None:
         (800398, "a journal of one page, and that unreadable, kept its bookie from starting"),
         (804310, "an owner of the past was ended by what the next one had stored"),
         (1201, "a slow compaction of large logs was not waited for"),
+        (20261125000074, "a deleted ledger that was repaired was held against its bookie"),
     ],
 )
 def test_what_once_broke_holds(seed: int, what: str) -> None:

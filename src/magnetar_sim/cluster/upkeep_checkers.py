@@ -4,9 +4,10 @@ While everything works and fails:
 
 1. *Nothing that lives is collected.* A bookie forgets a ledger only when the store has it no more:
    no listing that failed, was partial or old, and no ledger that has only just been made.
-2. *Deleted stays deleted.* A bookie that has forgotten a ledger does not hold it after any crash,
-   and nobody is confirmed an entry past the end that a deleted ledger was closed with (an old
-   writer's adds after its deletion: BookKeeper's #4462).
+2. *Deleted stays deleted.* A bookie that has forgotten a ledger does not hold it after any crash
+   (unless somebody has repaired it there since, and does not know yet that it is deleted: the next
+   look forgets it again), and nobody is confirmed an entry past the end that a deleted ledger was
+   closed with (an old writer's adds after its deletion: BookKeeper's #4462).
 3. *Acknowledged is there.* After every start, at whatever moment the crash came, a bookie has every
    entry that it ever acknowledged, of every ledger that lives: in memory, or where its index says
    as a whole record. Bookies whose disks the run destroyed are excused.
@@ -61,6 +62,8 @@ class UpkeepChecker:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._forgotten: dict[str, dict[int, None]] = {m.name: {} for m in cluster.bookies}
+        self._repaired: dict[str, dict[int, None]] = {m.name: {} for m in cluster.bookies}
+        """Since the bookie began to forget the ledger."""
         self._left: dict[str, dict[Key, None]] = {}
         """Bookie -> what its index named at its start though neither it nor its journals had ever
         made it anybody's."""
@@ -80,10 +83,17 @@ class UpkeepChecker:
         """Invariant 1."""
         if self._cluster.has_ledger(ledger_id):
             self.broken(f"{machine.name} forgets ledger {ledger_id}, which the store has")
+        self._repaired[machine.name].pop(ledger_id, None)
 
     def has_forgotten(self, machine: BookieMachine, ledger_id: int) -> None:
         """The bookie has answered that it will never hold the ledger again."""
-        self._forgotten[machine.name][ledger_id] = None
+        if ledger_id not in self._repaired[machine.name]:
+            self._forgotten[machine.name][ledger_id] = None
+
+    def repaired(self, machine: BookieMachine, ledger_id: int) -> None:
+        """The bookie has taken entries of somebody who repairs the ledger, and holds it again."""
+        self._repaired[machine.name][ledger_id] = None
+        self._forgotten[machine.name].pop(ledger_id, None)
 
     # -- after a start ------------------------------------------------------------------------
 

@@ -55,6 +55,8 @@ class Promises:
         self.forgets: Callable[[int], None] = lambda ledger_id: None
         """Called before a ledger that was deleted is forgotten, and ``has_forgotten`` after it."""
         self.has_forgotten: Callable[[int], None] = lambda ledger_id: None
+        self.repaired: Callable[[int], None] = lambda ledger_id: None
+        """Called when it has taken entries of somebody who repairs a ledger, also a deleted one."""
         self.now_s: Callable[[], float] = lambda: 0.0
 
 
@@ -120,6 +122,8 @@ class WitnessedBookie(Bookie):
             done(error, answered)
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
+        if flags & RECOVERY:
+            promises.repaired(ledger_id)
 
     async def list_entries(self, ledger_id: int) -> list[Group]:
         self.promises.listed(ledger_id)
