@@ -57,6 +57,15 @@ async def dirs(peer: KafkaPeer, *topics: PartitionsOfTopic) -> list[LogDir]:
     return found
 
 
+async def moved(peer: KafkaPeer, path: str, name: str, index: int = 0) -> int:
+    """The error of the answer."""
+    asked = AlterReplicaLogDirsRequest([MovesToDir(path, [PartitionsOfTopic(name, [index])])])
+    (topic,) = (await peer.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, asked)).results
+    assert (topic.name, topic.partitions[0].index) == (name, index)
+    error: int = topic.partitions[0].error_code
+    return error
+
+
 def sizes(found: LogDir) -> dict[tuple[str, int], tuple[int, int]]:
     assert not any(part.is_future for topic in found.topics for part in topic.partitions)
     return {
@@ -95,25 +104,39 @@ def test_sizes_of_both_engines() -> None:
     run(scenario)
 
 
+def test_partitions_that_were_never_used_are_where_they_are_to_lie() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, control = world.peer(), world.services.control
+        for name in ("idle", "p"):
+            topic = parse_topic(name)
+            await control.partitioned.create(topic, 3)
+            await control.policies.set_topic(topic, "engine", "partition")
+        world.services.directory = SomeDirectory()
+        ledgers, files = await dirs(peer)
+        assert not {"idle", "p"} & {name for name, _ in sizes(ledgers)}
+        assert sizes(files) == {
+            ("idle", 0): (0, 0), ("idle", 1): (0, 0), ("idle", 2): (0, 0),
+            ("p", 0): (50, 0), ("p", 1): (0, 0), ("p", 2): (70, 4), ("a/b/q", 0): (1, 0),
+        }  # fmt: skip
+        _, files = await dirs(peer, PartitionsOfTopic("idle", [1, 7]))
+        assert sizes(files) == {("idle", 1): (0, 0)}
+        assert await moved(peer, PATH, "idle") == ErrorCode.NONE
+        assert await moved(peer, "ledgers", "idle") == ErrorCode.POLICY_VIOLATION
+
+    run(scenario)
+
+
 def test_replicas_stay_in_their_directory() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
         world.services.directory = SomeDirectory()
-
-        async def moved(path: str, name: str, index: int = 0) -> int:
-            asked = AlterReplicaLogDirsRequest(
-                [MovesToDir(path, [PartitionsOfTopic(name, [index])])]
-            )
-            (topic,) = (await peer.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, asked)).results
-            assert (topic.name, topic.partitions[0].index) == (name, index)
-            error: int = topic.partitions[0].error_code
-            return error
-
-        assert await moved("ledgers", "t") == await moved(PATH, "p") == ErrorCode.NONE
-        assert await moved(PATH, "t") == await moved("ledgers", "p") == ErrorCode.POLICY_VIOLATION
-        assert await moved("/elsewhere", "t") == ErrorCode.LOG_DIR_NOT_FOUND
+        for path, name in (("ledgers", "t"), (PATH, "p")):
+            assert await moved(peer, path, name) == ErrorCode.NONE
+        for path, name in ((PATH, "t"), ("ledgers", "p")):
+            assert await moved(peer, path, name) == ErrorCode.POLICY_VIOLATION
+        assert await moved(peer, "/elsewhere", "t") == ErrorCode.LOG_DIR_NOT_FOUND
         for name, index in (("t", 1), ("none", 0)):
-            assert await moved(PATH, name, index) in (
+            assert await moved(peer, PATH, name, index) in (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 ErrorCode.REPLICA_NOT_AVAILABLE,
             )

@@ -3,7 +3,8 @@
 A broker has two places. Its partitions' directory has the replicas on partitions: their sizes and
 the file system's. ``ledgers`` stands for the bookies: of each topic on ledgers that this broker
 owns it has what one copy takes; whose disks have it, and how full those are, is not this broker's
-to know. What new topics are made in comes first.
+to know. A partition that was never used is where its first record is to lie, with nothing yet.
+What new topics are made in comes first.
 
 Of all topics those of the default namespace are listed, as in Metadata, and of the replicas all;
 others by their names. Nothing is opened for it.
@@ -14,8 +15,8 @@ No replica goes from one place to the other: engines are chosen for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.log.policy import Engine
@@ -44,6 +45,15 @@ Wanted = set[tuple[str, int]]
 """``(Kafka's name, partition)``."""
 
 
+class Size(NamedTuple):
+    engine: Engine
+    byte_count: int
+
+
+Sizes = Mapping[TopicName, Size]
+"""Of this broker's topics on ledgers, and of its partitions that were never used, on any engine."""
+
+
 # -- what is where --------------------------------------------------------------------------------
 
 
@@ -52,9 +62,11 @@ async def describe_log_dirs(
 ) -> DescribeLogDirsResponse:
     services = session.services
     wanted = None if request.topics is None else _named(request.topics)
-    found = [await _on_ledgers(services, wanted)]
+    places = await (_all(services) if wanted is None else _existing(services, wanted))
+    sizes = await _sizes(services, places)
+    found = [_on_ledgers(sizes)]
     if services.directory is not None:
-        found.append(await _on_partitions(services.directory, wanted))
+        found.append(await _on_partitions(services.directory, wanted, sizes))
     if services.broker.engine == Engine.PARTITION.value:
         found.reverse()
     return DescribeLogDirsResponse(results=found)
@@ -64,12 +76,16 @@ def _named(topics: Iterable[PartitionsOfTopic]) -> Wanted:
     return {(topic.name, index) for topic in topics for index in topic.partitions}
 
 
-async def _on_partitions(directory: PartitionDirectory, wanted: Wanted | None) -> LogDir:
-    found: dict[str, list[StoredPartition]] = {}
+async def _on_partitions(
+    directory: PartitionDirectory, wanted: Wanted | None, sizes: Sizes
+) -> LogDir:
+    found: dict[str, dict[int, StoredPartition]] = {}
+    for name, index in _of(sizes, Engine.PARTITION):
+        found.setdefault(name, {})[index] = StoredPartition(index, 0)
     for each in directory.kept():
         if wanted is None or (each.topic, each.number) in wanted:
             stored = StoredPartition(each.number, each.byte_count, each.lag)
-            found.setdefault(each.topic, []).append(stored)
+            found.setdefault(each.topic, {})[each.number] = stored
     said = LogDir(path=directory.path, topics=_topics(found))
     try:
         space = await directory.space()
@@ -79,22 +95,23 @@ async def _on_partitions(directory: PartitionDirectory, wanted: Wanted | None) -
     return said
 
 
-async def _on_ledgers(services: KafkaServices, wanted: Wanted | None) -> LogDir:
-    nodes = await services.nodes()
-    places = await (_all(services) if wanted is None else _existing(services, wanted))
-    found: dict[str, list[StoredPartition]] = {}
-    for start in range(0, len(places), LOOKUPS_AT_ONCE):
-        some = places[start : start + LOOKUPS_AT_ONCE]
-        sizes = await asyncio.gather(*(_size(services, nodes, each) for each in some))
-        for topic, size in zip(some, sizes, strict=True):
-            if size is not None:
-                stored = StoredPartition(max(0, topic.partition), size)
-                found.setdefault(kafka_name(topic), []).append(stored)
+def _on_ledgers(sizes: Sizes) -> LogDir:
+    found: dict[str, dict[int, StoredPartition]] = {}
+    for (name, index), size in _of(sizes, Engine.LEDGER).items():
+        found.setdefault(name, {})[index] = StoredPartition(index, size)
     return LogDir(path=LEDGERS, topics=_topics(found))
 
 
-def _topics(found: Mapping[str, list[StoredPartition]]) -> list[StoredTopic]:
-    return [StoredTopic(name, parts) for name, parts in found.items()]
+def _of(sizes: Sizes, engine: Engine) -> dict[tuple[str, int], int]:
+    return {
+        (kafka_name(topic), max(0, topic.partition)): size.byte_count
+        for topic, size in sizes.items()
+        if size.engine is engine
+    }
+
+
+def _topics(found: Mapping[str, Mapping[int, StoredPartition]]) -> list[StoredTopic]:
+    return [StoredTopic(name, list(parts.values())) for name, parts in found.items()]
 
 
 async def _all(services: KafkaServices) -> list[TopicName]:
@@ -112,24 +129,31 @@ async def _existing(services: KafkaServices, wanted: Wanted) -> list[TopicName]:
     return found
 
 
-async def _size(services: KafkaServices, nodes: Mapping[str, Node], topic: TopicName) -> int | None:
-    """None: another broker's, or none that ledgers have. A partition that was never used has
-    nothing yet."""
-    try:
-        if await services.leader_of(topic, nodes) != services.node:
-            return None
-        found = await services.topics.ledger_bytes(topic)
-        if found is None and await _is_to_be_on_ledgers(services, topic):
-            return 0
-    except MagnetarError:
-        return None
+async def _sizes(services: KafkaServices, places: Sequence[TopicName]) -> Sizes:
+    nodes = await services.nodes()
+    found = {}
+    for start in range(0, len(places), LOOKUPS_AT_ONCE):
+        some = places[start : start + LOOKUPS_AT_ONCE]
+        sizes = await asyncio.gather(*(_size(services, nodes, each) for each in some))
+        found.update({topic: size for topic, size in zip(some, sizes, strict=True) if size})
     return found
 
 
-async def _is_to_be_on_ledgers(services: KafkaServices, topic: TopicName) -> bool:
-    if await services.topics.exists(topic) or not await services.count_of(topic.partitioned):
-        return False
-    return (await services.topics.policies.of(topic)).log.engine is Engine.LEDGER
+async def _size(
+    services: KafkaServices, nodes: Mapping[str, Node], topic: TopicName
+) -> Size | None:
+    """None: another broker's, or among the replicas of the partitions' directory."""
+    try:
+        if await services.leader_of(topic, nodes) != services.node:
+            return None
+        byte_count = await services.topics.ledger_bytes(topic)
+        if byte_count is not None:
+            return Size(Engine.LEDGER, byte_count)
+        if await services.topics.exists(topic) or not await services.count_of(topic.partitioned):
+            return None
+        return Size((await services.topics.policies.of(topic)).log.engine, 0)
+    except MagnetarError:
+        return None
 
 
 # -- moves ----------------------------------------------------------------------------------------
@@ -165,6 +189,8 @@ async def _moved(
         topic = await services.name_of(*place)
     except TopicNotFoundError:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if await _size(services, nodes, topic) is None:
+    size = await _size(services, nodes, topic)
+    if size is None:
         return ErrorCode.REPLICA_NOT_AVAILABLE
-    return ErrorCode.NONE if path == LEDGERS else ErrorCode.POLICY_VIOLATION
+    on_ledgers = size.engine is Engine.LEDGER
+    return ErrorCode.NONE if on_ledgers == (path == LEDGERS) else ErrorCode.POLICY_VIOLATION
