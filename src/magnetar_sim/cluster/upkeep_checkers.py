@@ -62,8 +62,6 @@ class UpkeepChecker:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._forgotten: dict[str, dict[int, None]] = {m.name: {} for m in cluster.bookies}
-        self._repaired: dict[str, dict[int, None]] = {m.name: {} for m in cluster.bookies}
-        """Since the bookie began to forget the ledger."""
         self._left: dict[str, dict[Key, None]] = {}
         """Bookie -> what its index named at its start though neither it nor its journals had ever
         made it anybody's."""
@@ -83,16 +81,13 @@ class UpkeepChecker:
         """Invariant 1."""
         if self._cluster.has_ledger(ledger_id):
             self.broken(f"{machine.name} forgets ledger {ledger_id}, which the store has")
-        self._repaired[machine.name].pop(ledger_id, None)
 
     def has_forgotten(self, machine: BookieMachine, ledger_id: int) -> None:
         """The bookie has answered that it will never hold the ledger again."""
-        if ledger_id not in self._repaired[machine.name]:
-            self._forgotten[machine.name][ledger_id] = None
+        self._forgotten[machine.name][ledger_id] = None
 
-    def repaired(self, machine: BookieMachine, ledger_id: int) -> None:
-        """The bookie has taken entries of somebody who repairs the ledger, and holds it again."""
-        self._repaired[machine.name][ledger_id] = None
+    def revived(self, machine: BookieMachine, ledger_id: int) -> None:
+        """Somebody repairs the ledger there, so the bookie holds it again."""
         self._forgotten[machine.name].pop(ledger_id, None)
 
     # -- after a start ------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class UpkeepJob:
         process, promises = machine.process_now, machine.promises
         promises.forgets = partial(self.checker.forgets, machine)
         promises.has_forgotten = partial(self.checker.has_forgotten, machine)
-        promises.repaired = partial(self.checker.repaired, machine)
+        promises.revived = partial(self.checker.revived, machine)
         process.spawn(self.checker.look_for_forgotten(machine, bookie), "forgotten")
         if self._random.random() < 0.4:  # a log that was read before stays open, and readable
             process.spawn(self._probe(machine, bookie), "probe")

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
+from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.replay import StartReport
 from magnetar.bookie.storage.entry_runs import EntryRuns
 from magnetar.config import BookieConfig
@@ -55,8 +56,8 @@ class Promises:
         self.forgets: Callable[[int], None] = lambda ledger_id: None
         """Called before a ledger that was deleted is forgotten, and ``has_forgotten`` after it."""
         self.has_forgotten: Callable[[int], None] = lambda ledger_id: None
-        self.repaired: Callable[[int], None] = lambda ledger_id: None
-        """Called when it has taken entries of somebody who repairs a ledger, also a deleted one."""
+        self.revived: Callable[[int], None] = lambda ledger_id: None
+        """Called when a ledger that was deleted is brought back by somebody who repairs it."""
         self.now_s: Callable[[], float] = lambda: 0.0
 
 
@@ -80,6 +81,13 @@ class WitnessedBookie(Bookie):
 
     async def start(self) -> StartReport:
         report = await super().start()
+        revive = self._fences.revive
+
+        def revived(ledger: HeldLedger) -> None:
+            revive(ledger)
+            self.promises.revived(ledger.ledger_id)
+
+        self._fences.revive = revived  # type: ignore[method-assign]
         self._started(self, report)
         return report
 
@@ -88,7 +96,9 @@ class WitnessedBookie(Bookie):
             self.promises.forgets(ledger_id)
         await super().delete_ledgers(ledger_ids)
         for ledger_id in ledger_ids:
-            self.promises.has_forgotten(ledger_id)
+            ledger = self._table.get_loaded(ledger_id)
+            if ledger is None or ledger.deleted:  # else it has been brought back meanwhile
+                self.promises.has_forgotten(ledger_id)
 
     def add_entries(
         self,
@@ -122,8 +132,6 @@ class WitnessedBookie(Bookie):
             done(error, answered)
 
         super().add_entries(ledger_id, master_key, entry_ids, entries, flags, witnessed)
-        if flags & RECOVERY:
-            promises.repaired(ledger_id)
 
     async def list_entries(self, ledger_id: int) -> list[Group]:
         self.promises.listed(ledger_id)
