@@ -52,6 +52,8 @@ class Size(NamedTuple):
 
 Sizes = Mapping[TopicName, Size]
 """Of this broker's topics on ledgers, and of its partitions that were never used, on any engine."""
+Stored = dict[str, dict[int, StoredPartition]]
+"""Kafka's name -> partition -> what there is of it."""
 
 
 # -- what is where --------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ async def describe_log_dirs(
     wanted = None if request.topics is None else _named(request.topics)
     places = await (_all(services) if wanted is None else _existing(services, wanted))
     sizes = await _sizes(services, places)
-    found = [_on_ledgers(sizes)]
+    found = [LogDir(path=LEDGERS, topics=_topics(_stored(sizes, Engine.LEDGER)))]
     if services.directory is not None:
         found.append(await _on_partitions(services.directory, wanted, sizes))
     if services.broker.engine == Engine.PARTITION.value:
@@ -79,9 +81,7 @@ def _named(topics: Iterable[PartitionsOfTopic]) -> Wanted:
 async def _on_partitions(
     directory: PartitionDirectory, wanted: Wanted | None, sizes: Sizes
 ) -> LogDir:
-    found: dict[str, dict[int, StoredPartition]] = {}
-    for name, index in _of(sizes, Engine.PARTITION):
-        found.setdefault(name, {})[index] = StoredPartition(index, 0)
+    found = _stored(sizes, Engine.PARTITION)
     for each in directory.kept():
         if wanted is None or (each.topic, each.number) in wanted:
             stored = StoredPartition(each.number, each.byte_count, each.lag)
@@ -95,22 +95,17 @@ async def _on_partitions(
     return said
 
 
-def _on_ledgers(sizes: Sizes) -> LogDir:
-    found: dict[str, dict[int, StoredPartition]] = {}
-    for (name, index), size in _of(sizes, Engine.LEDGER).items():
-        found.setdefault(name, {})[index] = StoredPartition(index, size)
-    return LogDir(path=LEDGERS, topics=_topics(found))
+def _stored(sizes: Sizes, engine: Engine) -> Stored:
+    found: Stored = {}
+    for topic, size in sizes.items():
+        if size.engine is engine:
+            index = max(0, topic.partition)
+            stored = StoredPartition(index, size.byte_count)
+            found.setdefault(kafka_name(topic), {})[index] = stored
+    return found
 
 
-def _of(sizes: Sizes, engine: Engine) -> dict[tuple[str, int], int]:
-    return {
-        (kafka_name(topic), max(0, topic.partition)): size.byte_count
-        for topic, size in sizes.items()
-        if size.engine is engine
-    }
-
-
-def _topics(found: Mapping[str, Mapping[int, StoredPartition]]) -> list[StoredTopic]:
+def _topics(found: Stored) -> list[StoredTopic]:
     return [StoredTopic(name, list(parts.values())) for name, parts in found.items()]
 
 
