@@ -76,9 +76,6 @@ class NullBookie:
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         return LacReply(-1, None)
 
-    def explicit_lac_body(self, ledger_id: int) -> bytes:
-        return b""
-
     async def write_lac(
         self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
     ) -> None:

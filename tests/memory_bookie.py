@@ -161,16 +161,13 @@ class MemoryBookie:
         lacs = [struct.unpack_from(">q", entry, 16)[0] for entry in ledger.entries.values()]
         if ledger.explicit_lac is not None:
             lacs.append(struct.unpack_from(">q", ledger.explicit_lac, 8)[0])
-        return LacReply(max(lacs, default=-1), last)
+        return LacReply(max(lacs, default=-1), last, ledger.explicit_lac or None)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         ledger = self.ledgers.setdefault(ledger_id, Ledger(master_key))
         if ledger.master_key != master_key:
             raise UnauthorizedError(f"ledger {ledger_id}: another master key")
         ledger.explicit_lac = body
-
-    def explicit_lac_body(self, ledger_id: int) -> bytes:
-        return self._ledger(ledger_id).explicit_lac or b""
 
     async def force(self, ledger_id: int) -> None:
         self.forced.append(ledger_id)

@@ -13,9 +13,11 @@ Rules (see ``docs/adr/0010-bookie-storage.md``):
 * A fence is durable before it is answered, by whichever reader.
 * "No entry" and "no ledger" are said only when certain: never in limbo, never for damage.
 * Adding an entry again is fine, in any order.
+* The loop waits for no disk: a ledger that is not in memory is looked up in a thread.
 
 Bounds: bytes waiting for a journal, both halves of the write cache, adds parked while both are
-full (bytes and time), reads under way. Past them: ``TooManyRequestsError``.
+full and adds whose ledger is looked up (bytes and time), reads under way. Past them:
+``TooManyRequestsError``.
 """
 
 from __future__ import annotations
@@ -212,8 +214,7 @@ class Bookie:
         self._admission.look()
         await self._flusher.stop()
         await self._upkeep.stop()
-        for parking in self._adds.parkings:
-            parking.refuse_all(BookieIOError("the bookie is closing"))
+        self._adds.refuse_waiting(BookieIOError("the bookie is closing"))
         for journal in self._journals:
             try:
                 await journal.barrier()
@@ -294,20 +295,18 @@ class Bookie:
         if flags & FENCE:
             ledger = await self._fences.fence(ledger_id, master_key)
         else:
-            ledger = self._known(ledger_id)
+            ledger = await self._known(ledger_id)
         last = None
         if ledger.last_entry_id >= 0:
             last = await self.read_entry(ledger_id, ledger.last_entry_id)
         return LacReply(max(ledger.lac, ledger.explicit_lac), last, ledger.lac_body or None)
 
-    def explicit_lac_body(self, ledger_id: int) -> bytes:
-        """What came with the highest explicit LAC; empty if none came. Raises ``NoLedgerError``."""
-        return self._known(ledger_id).lac_body
-
     async def force(self, ledger_id: int) -> None:
         """Return when everything added to the ledger before is on the device. Raises
         ``ReadOnlyBookieError`` if the journal has had no room for some of it, else
         ``BookieIOError``."""
+        if self._adds.waits_for_lookup(ledger_id):
+            await self._table.load(ledger_id)  # behind those adds
         await self._table.journal_of(ledger_id).barrier()
         ledger = self._table.get_loaded(ledger_id)  # of one not loaded, all is in the index
         if ledger is not None and ledger.unforced:
@@ -321,10 +320,10 @@ class Bookie:
     def _appended_bytes(self) -> int:
         return sum([journal.appended_bytes for journal in self._journals])
 
-    def _known(self, ledger_id: int) -> HeldLedger:
+    async def _known(self, ledger_id: int) -> HeldLedger:
         """The ledger's state. Raises ``NoLedgerError`` if it is certain that there is none."""
+        ledger = await self._table.load(ledger_id)
         self._admission.check_open()
-        ledger = self._table.find(ledger_id)
         if ledger is not None and not ledger.deleted:
             return ledger
         if ledger is None and self._table.storage_of(ledger_id).marks.limbo:
@@ -351,7 +350,7 @@ class Bookie:
         if flags & FENCE:
             ledger = await self._fences.fence(ledger_id, master_key)
         else:
-            ledger = self._known(ledger_id)
+            ledger = await self._known(ledger_id)
         if entry_id < 0:
             entry_id = ledger.last_entry_id
         entry = self.read_cached(ledger_id, entry_id)
@@ -379,7 +378,7 @@ class Bookie:
         if flags & FENCE:
             ledger = await self._fences.fence(ledger_id, master_key)
         else:
-            ledger = self._known(ledger_id)
+            ledger = await self._known(ledger_id)
         found = EntryRuns()
         room = max_bytes
         while len(found) < max_entries and not ledger.deleted and (room > 0 or not found):
@@ -418,7 +417,7 @@ class Bookie:
         """The ids of the ledger's entries here, condensed. Raises ``NoLedgerError``."""
         if ledger_id in self._adds.giving_up:  # who asks may name this bookie for what is here
             self._adds.giving_up[ledger_id] = True
-        return await self._known(ledger_id).storage.entry_groups(ledger_id)
+        return await (await self._known(ledger_id)).storage.entry_groups(ledger_id)
 
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""
@@ -484,7 +483,7 @@ class Bookie:
         await self.delete_ledgers((ledger_id,))
 
     async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        """As ``delete_ledger``, in one commit of each journal. All are looked up in one turn of the
+        """As ``delete_ledger``, in one commit of each journal. All are marked in one turn of the
         loop: give no more than ``collector.DELETE_BATCH``."""
         await self._fences.delete(ledger_ids)
 
@@ -498,10 +497,9 @@ class Bookie:
         watched[ledger_id] = False
 
         async def delete() -> bool:
-            if watched[ledger_id]:
-                return False
-            await self.delete_ledger(ledger_id)  # it is refused to others before this waits
-            return True
+            # Who has come is asked once the ledger is in memory: behind that it is refused to
+            # others before anything is waited for.
+            return await self._fences.delete((ledger_id,), unless=lambda: watched[ledger_id])
 
         try:
             yield delete

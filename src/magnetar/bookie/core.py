@@ -27,6 +27,11 @@ class KnownLac(Protocol):
     @property
     def last_entry(self) -> bytes | None: ...
 
+    @property
+    def explicit_lac(self) -> bytes | None:
+        """The body of the latest ``write_lac``; None if there was none."""
+        ...
+
 
 class BookieSpace(Protocol):
     """Of the disks that ledgers lie on."""
@@ -76,11 +81,6 @@ class BookieCore(Protocol):
     async def read_lac(
         self, ledger_id: int, flags: int = 0, master_key: bytes = b""
     ) -> KnownLac: ...
-
-    def explicit_lac_body(self, ledger_id: int) -> bytes:
-        """The body of the latest ``write_lac``; empty if there was none. Raises
-        ``NoLedgerError``."""
-        ...
 
     async def write_lac(
         self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True

@@ -208,7 +208,7 @@ class Replayer:
         storage = self._table.storage_of(ledger_id)
         if position < storage.marks.positions[self._journal]:
             return None
-        state = self._table.find(ledger_id) or self._table.create(ledger_id, b"")
+        state = self._table.find_blocking(ledger_id) or self._table.create(ledger_id, b"")
         storage.dirty[ledger_id] = state
         return state
 

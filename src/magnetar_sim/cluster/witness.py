@@ -21,6 +21,7 @@ from contextlib import contextmanager
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
+from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.replay import StartReport
 from magnetar.bookie.storage.entry_runs import EntryRuns
@@ -81,24 +82,36 @@ class WitnessedBookie(Bookie):
 
     async def start(self) -> StartReport:
         report = await super().start()
-        revive = self._fences.revive
+        self._watch(self._fences)
+        self._started(self, report)
+        return report
+
+    def _watch(self, fences: Fences) -> None:
+        """What is forgotten is told in the turn that does it: who waits for a lookup has not."""
+        revive, mark, delete = fences.revive, fences.mark_deleted, fences.delete
 
         def revived(ledger: HeldLedger) -> None:
             revive(ledger)
             self.promises.revived(ledger.ledger_id)
 
-        self._fences.revive = revived  # type: ignore[method-assign]
-        self._started(self, report)
-        return report
-
-    async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        for ledger_id in ledger_ids:
+        def marked(ledger_id: int) -> HeldLedger | None:
             self.promises.forgets(ledger_id)
-        await super().delete_ledgers(ledger_ids)
-        for ledger_id in ledger_ids:
-            ledger = self._table.get_loaded(ledger_id)
-            if ledger is None or ledger.deleted:  # else it has been brought back meanwhile
-                self.promises.has_forgotten(ledger_id)
+            return mark(ledger_id)
+
+        async def deleted(
+            ledger_ids: Sequence[int], unless: Callable[[], bool] = lambda: False
+        ) -> bool:
+            if not await delete(ledger_ids, unless):
+                return False
+            for ledger_id in ledger_ids:
+                ledger = self._table.get_loaded(ledger_id)
+                if ledger is None or ledger.deleted:  # else it has been brought back meanwhile
+                    self.promises.has_forgotten(ledger_id)
+            return True
+
+        fences.revive = revived  # type: ignore[method-assign]
+        fences.mark_deleted = marked  # type: ignore[method-assign]
+        fences.delete = deleted  # type: ignore[method-assign]
 
     def add_entries(
         self,

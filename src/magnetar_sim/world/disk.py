@@ -18,7 +18,7 @@ Rules:
   suffer them and the others not.
 * Threads that stall: with ``stall_chance`` a reading lane's job has asked the index when it was
   handed over, and opens the file only now, as much as ``STALL_S`` later: what it knows may have
-  become wrong meanwhile.
+  become wrong meanwhile. A lookup of a ledger comes as much later.
 """
 
 from __future__ import annotations
@@ -266,6 +266,9 @@ class SimDisk:
         self.hinder(device)
         raise OSError(_EIO, "Input/output error", str(path))
 
+    def read_index(self, path: Path) -> float:
+        return self.spend(WRITE_S, self.device(path))
+
     def sync_index(self, path: Path) -> float:
         return self.spend(SYNC_S, self.device(path))
 
@@ -352,7 +355,7 @@ class SimDisk:
         return DiskSpace(device.capacity_bytes or self.capacity_bytes, self.free_bytes_of(device))
 
     def lane(self, name: str) -> Lane:
-        return SimLane(self, name.startswith("read-"))
+        return SimLane(self, name.startswith(("read-", "lookup-")))
 
     def open_index(self, path: Path) -> SimIndex:
         """The location index in the directory ``path``. Raises ``BookieIOError`` if it is open."""

@@ -67,6 +67,10 @@ class Device(Protocol):
 
     def check_writable(self, path: Path) -> None: ...
 
+    def read_index(self, path: Path) -> float:
+        """A lookup's time passes; returns when it is through."""
+        ...
+
     def sync_index(self, path: Path) -> float:
         """A sync's time passes; returns when it is through."""
         ...
@@ -164,6 +168,7 @@ class SimIndex(LocationIndex):
 
     def ledger(self, ledger_id: int) -> bytes | None:
         self._check(self._disk.check_readable)
+        self._disk.read_index(self.path)
         record = self._data.records.get(ledger_id)
         if record is not None:
             self._disk.found_ledger()

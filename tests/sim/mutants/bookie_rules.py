@@ -62,7 +62,7 @@ def _fence_in_memory() -> AbstractContextManager[None]:
     """A fence is never written down."""
 
     async def fence(self: Any, ledger_id: int, master_key: bytes) -> Any:
-        ledger = self._table.find(ledger_id)
+        ledger = await self._table.load(ledger_id)
         if ledger is None or ledger.deleted:
             return await original(self, ledger_id, master_key)
         ledger.fenced = True

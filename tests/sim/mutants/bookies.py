@@ -58,7 +58,7 @@ def _fence_without_key() -> AbstractContextManager[None]:
     def apply(self: Any, position: Any, record: Any) -> None:
         if record.kind == LEDGER:
             ledger_id, _, fenced = decode_ledger(record.payload)
-            if fenced and self._table.find(ledger_id) is None:
+            if fenced and self._table.find_blocking(ledger_id) is None:
                 return
         original(self, position, record)
 

@@ -7,9 +7,12 @@ from typing import Any
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal_files import JournalDirectory
+from magnetar.bookie.ledgers.adds import Adds
+from magnetar.bookie.ledgers.admission import RECOVERY
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
+from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.model.errors import BookieIOError
 from tests.sim.mutants.mutant import Mutant, replaced
@@ -47,7 +50,7 @@ def _fence_goes_with_the_ledger() -> AbstractContextManager[None]:
     with the ledger."""
 
     async def fence(self: Any, ledger_id: int, master_key: bytes) -> Any:
-        known = self._table.find(ledger_id)
+        known = await self._table.load(ledger_id)
         clean = known is not None and ledger_id not in known.storage.dirty
         ledger = await original(self, ledger_id, master_key)
         if clean:
@@ -89,8 +92,7 @@ def _full_journal_ends_the_close() -> AbstractContextManager[None]:
             self._admission.look()
             await self._flusher.stop()
             await self._upkeep.stop()
-            for parking in self._adds.parkings:
-                parking.refuse_all(BookieIOError("the bookie is closing"))
+            self._adds.refuse_waiting(BookieIOError("the bookie is closing"))
             for barrier in barriers:
                 await barrier()
             await self._flusher.flush_all()
@@ -113,6 +115,32 @@ def _bad_sector_stops_the_start() -> AbstractContextManager[None]:
     return replaced((JournalDirectory, "read", read))
 
 
+def _two_lookups_of_a_ledger() -> AbstractContextManager[None]:
+    """Whoever asks for a ledger has it looked up, and every answer counts: a record that was read
+    before the ledger was created or changed takes the place of what is in memory."""
+
+    def look_up(self: Any, ledger_id: int, told: Any) -> None:
+        def found(record: bytes | None, error: Any) -> None:
+            if record is not None:
+                self._restore(ledger_id, record)
+            if error is None:
+                self.hold(ledger_id)
+            told(error)
+            if error is None:
+                self.release(ledger_id)
+
+        self.storage_of(ledger_id).look_up(ledger_id, found)
+
+    return replaced((LedgerTable, "look_up", look_up))
+
+
+def _waiting_adds_pass_fences() -> AbstractContextManager[None]:
+    """Adds that waited for their ledger are taken without a look at what was found."""
+    return replaced(
+        (Adds, "_carry_out", lambda self, add: self._add(*add._replace(flags=add.flags | RECOVERY)))
+    )
+
+
 DIRECTORIES = tuple(
     Mutant(name, 2, known, plant, SEEDS_MAX)
     for name, known, plant in (
@@ -122,5 +150,7 @@ DIRECTORIES = tuple(
         ("adds that wait for room stall", "", _waiting_adds_stall),
         ("a full journal ends the close", "", _full_journal_ends_the_close),
         ("an unreadable sector of a journal stops the start", "", _bad_sector_stops_the_start),
+        ("a ledger is looked up twice, and the later answer counts", "", _two_lookups_of_a_ledger),
+        ("adds that waited for a lookup pass a fence", "", _waiting_adds_pass_fences),
     )
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.journal.journal_format import DELETE
+from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.replay import Replayer
@@ -18,6 +18,7 @@ from magnetar.bookie.space.missing_ledgers import MissingLedgers
 from magnetar.bookie.space.upkeep import Upkeep
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, encode_footer
+from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.marks import MarkFile
 from magnetar.bookie.storage.reclaim import Reclaimer
@@ -229,19 +230,30 @@ def _forgotten_without_trace() -> AbstractContextManager[None]:
 
     def init(self: Any, *args: Any) -> None:
         original_init(self, *args)
-        self.get_loaded = lambda ledger_id: (
-            self.find(ledger_id) if ledger_id in self._states else None
-        )
+        self.get_loaded = lambda ledger_id: remembered(self, ledger_id)
 
-    def find(self: Any, ledger_id: int) -> Any:
-        state = original_find(self, ledger_id)
+    def remembered(self: Any, ledger_id: int) -> Any:
+        state = self._states.get(ledger_id)
         if state is None or not state.deleted or ledger_id in state.storage.deleted:
             return state
-        self._states.pop(ledger_id, None)
+        del self._states[ledger_id]
         return None
 
-    original_init, original_find = LedgerTable.__init__, LedgerTable.find
-    return replaced((LedgerTable, "__init__", init), (LedgerTable, "find", find))
+    def find_blocking(self: Any, ledger_id: int) -> Any:
+        original_find(self, ledger_id)
+        return remembered(self, ledger_id)
+
+    def looked_up(self: Any, ledger_id: int, record: bytes | None, error: Any) -> None:
+        forgotten = record is not None and record_deleted(record)
+        original_looked_up(self, ledger_id, None if forgotten else record, error)
+
+    original_init, original_find = LedgerTable.__init__, LedgerTable.find_blocking
+    original_looked_up = LedgerTable._looked_up
+    return replaced(
+        (LedgerTable, "__init__", init),
+        (LedgerTable, "find_blocking", find_blocking),
+        (LedgerTable, "_looked_up", looked_up),
+    )
 
 
 def _deletion_not_replayed() -> AbstractContextManager[None]:
@@ -336,17 +348,24 @@ def _stays_read_only() -> AbstractContextManager[None]:
 def _freed_before_it_is_durable() -> AbstractContextManager[None]:
     """A ledger is deleted in memory only: a crash brings it back."""
 
-    async def delete(self: Any, ledger_ids: Sequence[int]) -> None:
-        for ledger_id in ledger_ids:
-            ledger = self._table.find(ledger_id)
-            if ledger is not None and not ledger.deleted:
-                ledger.deleted = True
-                ledger.storage.cache.drop_ledger(ledger_id)
-                ledger.storage.deleted[ledger_id] = None
-                ledger.storage.deletion_journaled(ledger_id)
-                await ledger.storage.free_deleted()
+    async def delete(
+        self: Any, ledger_ids: Sequence[int], unless: Callable[[], bool] = lambda: False
+    ) -> bool:
+        async with self._table.loaded(ledger_ids):
+            if unless():
+                return False
+            for ledger_id in ledger_ids:
+                found = self._table.get_loaded(ledger_id)
+                dirty = found is None or ledger_id in found.storage.dirty
+                ledger = self.mark_deleted(ledger_id)
+                if ledger is not None:
+                    ledger.storage.deletion_journaled(ledger_id)
+                    if not dirty:
+                        del ledger.storage.dirty[ledger_id]
+                    await ledger.storage.free_deleted()
+        return True
 
-    return replaced((Bookie, "delete_ledgers", delete))
+    return replaced((Fences, "delete", delete))
 
 
 UPKEEP = tuple(

@@ -74,8 +74,11 @@ def test_ledgers_that_are_read_are_forgotten_while_flushes_fail(
     asyncio.run(scenario())
 
 
-def test_a_ledger_whose_flush_has_failed_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_ledger_whose_flush_has_failed_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another directory's flushes succeed meanwhile, and let go of clean ledgers."""
+    monkeypatch.setattr(flusher, "RETRY_S", 60)  # after a few failures the bookie is read-only
 
     async def scenario() -> None:
         disk = FailingDisk()

@@ -142,7 +142,10 @@ def test_a_bookie_that_has_ceased_to_flush_says_so(
 def test_one_timer_whatever_comes_and_goes() -> None:
     async def scenario() -> None:
         carried_out: list[int] = []
-        waiting = Parking(1 << 20, lambda add: carried_out.extend(add.entry_ids))
+        held: list[int] = []
+        waiting = Parking(
+            1 << 20, lambda add: carried_out.extend(add.entry_ids), held.append, held.remove
+        )
         loop = asyncio.get_running_loop()
         timers: list[float] = []
         later = loop.call_later

@@ -6,7 +6,8 @@ Rules:
   Only a ledger whose writer asked for it (DEFERRED_SYNC) is answered before.
 * Fence check and insert happen in one turn of the loop: after a fence, no add without RECOVERY is
   accepted, and every one accepted before it is found by the fencing reader.
-* Adds that find the write cache full wait, in order, bounded in bytes and in time.
+* Adds that find the write cache full wait, in order, bounded in bytes and in time; so do those of
+  a ledger that is not in memory (``arrivals``).
 
 What is here is done once per run of adds. A writer of many ledgers sends runs of a single entry,
 so ``_add`` asks what could speak against an add with a few comparisons, and has the reasons worked
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from magnetar.bookie.journal.journal import Done, Journal, Request
 from magnetar.bookie.journal.journal_format import ENTRY
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_certain
+from magnetar.bookie.ledgers.arrivals import Arrivals
 from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger, inspect_entries
@@ -28,7 +30,7 @@ from magnetar.bookie.ledgers.ledger_table import LedgerTable
 from magnetar.bookie.ledgers.parking import Add, Parking
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.config import BookieConfig
-from magnetar.model.errors import MagnetarError, TooManyRequestsError
+from magnetar.model.errors import BookieError, MagnetarError, TooManyRequestsError
 
 DEFERRED_SYNC = 4
 """Add flag: answered once accepted; durable after ``force``."""
@@ -58,7 +60,14 @@ class Adds:
         self.giving_up: dict[int, bool] = {}
         """Ledgers that are about to be given up here, and whether somebody has come for them
         since."""
-        self.parkings = [Parking(self._pending_bytes_max, self._retry) for _ in table.storages]
+        self.parkings = [
+            Parking(self._pending_bytes_max, self._retry, table.hold, table.release)
+            for _ in table.storages
+        ]
+        self._arrivals = [
+            Arrivals(self._pending_bytes_max, table.look_up, self._carry_out)
+            for _ in table.storages
+        ]
 
     def add_entries(
         self,
@@ -81,8 +90,29 @@ class Adds:
         its old writer knows nothing of that."""
         return ledger_id >= self._table.new_from
 
+    def waits_for_lookup(self, ledger_id: int) -> bool:
+        """Whether adds of the ledger wait until it is looked up."""
+        return self._arrivals[self._table.storage_of(ledger_id).index].has(ledger_id)
+
+    def refuse_waiting(self, error: BookieError) -> None:
+        """Whatever has not been taken yet is told so."""
+        for parking in self.parkings:
+            parking.refuse_all(error)
+        for arrivals in self._arrivals:
+            arrivals.refuse_all(error)
+
     def _retry(self, add: Add) -> None:
         self._add(*add, parked=True)
+
+    def _carry_out(self, add: Add) -> None:
+        self._add(*add)
+
+    def _arrive(self, add: Add, size: int) -> None:
+        """Its ledger has to be looked up first."""
+        self._admission.check_open()
+        if add.ledger_id in self.giving_up:
+            self.giving_up[add.ledger_id] = True
+        self._arrivals[self._table.storage_of(add.ledger_id).index].wait(add, size)
 
     def _add(
         self,
@@ -95,7 +125,10 @@ class Adds:
         parked: bool = False,
     ) -> None:
         size, lac, last = inspect_entries(ledger_id, entry_ids, entries, self._entry_bytes_max)
-        ledger = self._get_loaded(ledger_id) or self._table.find(ledger_id)
+        ledger = self._get_loaded(ledger_id)
+        if ledger is None and not self._table.is_absent(ledger_id):
+            self._arrive(Add(ledger_id, master_key, entry_ids, entries, flags, done), size)
+            return
         if (
             ledger is None
             or ledger.master_key != master_key

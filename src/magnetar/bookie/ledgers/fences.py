@@ -5,11 +5,12 @@ Rules:
 * The first add or fence of a ledger binds its master key; both are in the journal before any
   entry or answer that depends on them.
 * A fence is durable before it is answered, by whichever reader.
+* From the look at a ledger's state to what is made of it nothing is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from magnetar.bookie.journal.journal import Journal, Request
 from magnetar.bookie.journal.journal_format import (
@@ -53,8 +54,8 @@ class Fences:
 
     async def fence(self, ledger_id: int, master_key: bytes) -> HeldLedger:
         """Fence the ledger, durably; it is created if it is unknown."""
+        ledger = await self._table.load(ledger_id)
         self._admission.check_open()
-        ledger = self._table.find(ledger_id)
         if ledger is None:
             check_key_length(ledger_id, master_key)
             ledger = self._table.create(ledger_id, master_key)
@@ -76,7 +77,7 @@ class Fences:
         """As ``BookieCore.write_lac``."""
         if len(body) > LAC_BODY_BYTES_MAX:
             raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
-        ledger = self._table.find(ledger_id)
+        ledger = await self._table.load(ledger_id)
         self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
         if ledger is None or not ledger.master_key:
             ledger, durable = self.bind(ledger_id, ledger, master_key), True
@@ -104,23 +105,31 @@ class Fences:
         storage.dirty[ledger_id] = ledger
         storage.revived[ledger_id] = ledger
 
-    async def delete(self, ledger_ids: Sequence[int]) -> None:
-        """Durably when it returns: a record each, all of a journal's in one commit."""
-        self._admission.check_open()
+    async def delete(
+        self, ledger_ids: Sequence[int], unless: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Durably when it returns: a record each, all of a journal's in one commit. Nothing is
+        done, and False returned, if ``unless`` says so once all are in memory: whoever comes behind
+        that is refused."""
         by_journal: dict[Journal, list[HeldLedger]] = {}
-        for ledger_id in ledger_ids:
-            ledger = self._deleted(ledger_id)
-            if ledger is not None:
-                by_journal.setdefault(ledger.journal, []).append(ledger)
+        async with self._table.loaded(ledger_ids):
+            self._admission.check_open()
+            if unless():
+                return False
+            for ledger_id in ledger_ids:
+                ledger = self.mark_deleted(ledger_id)
+                if ledger is not None:
+                    by_journal.setdefault(ledger.journal, []).append(ledger)
         for journal, ledgers in by_journal.items():
             await journal.write(DELETE, *(encode_delete(each.ledger_id) for each in ledgers))
             for ledger in ledgers:
                 ledger.storage.deletion_journaled(ledger.ledger_id)
+        return True
 
-    def _deleted(self, ledger_id: int) -> HeldLedger | None:
+    def mark_deleted(self, ledger_id: int) -> HeldLedger | None:
         """In memory; whoever writes or reads is refused from here on. None: the index has nothing
-        of it, or knows of its deletion."""
-        ledger = self._table.find(ledger_id)
+        of it, or knows of its deletion. It was looked up."""
+        ledger = self._table.get_loaded(ledger_id)
         if ledger is None and ledger_id in (self._table.storage_of(ledger_id).strays or ()):
             ledger = self._table.create(ledger_id, b"")
         if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):

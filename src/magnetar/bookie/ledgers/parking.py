@@ -33,11 +33,21 @@ class _Waiting(NamedTuple):
 class Parking:
     """Of one ledger directory. ``retry`` carries an add out, or raises what its ``done`` is to
     be told. While one add waits all that follow must, so that a writer's adds keep their order.
+    Their ledgers are held meanwhile (``LedgerTable.hold``): else one could be forgotten, and would
+    have to be looked up while others overtake.
     """
 
-    def __init__(self, bytes_max: int, retry: Callable[[Add], None]) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        retry: Callable[[Add], None],
+        hold: Callable[[int], None],
+        release: Callable[[int], None],
+    ) -> None:
         self._bytes_max = bytes_max
         self._retry = retry
+        self._hold = hold
+        self._release = release
         self._loop = asyncio.get_running_loop()
         self.waiting: deque[_Waiting] = deque()
         """To be asked whether it is empty; every add does."""
@@ -56,6 +66,7 @@ class Parking:
             self._loop.call_later(WAIT_MS_MAX / 1000, self._expire)
         self.waiting.append(_Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
         self._byte_count += byte_count
+        self._hold(add.ledger_id)
 
     def drain(self, full: Callable[[], bool]) -> None:
         """Carry out what waits, in order, until the cache is ``full`` again."""
@@ -65,11 +76,16 @@ class Parking:
                 self._retry(add)
             except MagnetarError as error:
                 self._loop.call_soon(add.done, error, add.entry_ids)
+            finally:
+                self._release(add.ledger_id)
 
     def refuse_all(self, error: BookieError) -> None:
         while self.waiting:
-            add = self._take().add
-            self._loop.call_soon(add.done, error, add.entry_ids)
+            self._refuse(self._take().add, error)
+
+    def _refuse(self, add: Add, error: BookieError) -> None:
+        self._release(add.ledger_id)
+        self._loop.call_soon(add.done, error, add.entry_ids)
 
     def _take(self) -> _Waiting:
         waiting = self.waiting.popleft()
@@ -84,7 +100,7 @@ class Parking:
                 f"add to ledger {add.ledger_id}: the write cache has been full for {WAIT_MS_MAX} "
                 "ms, its flush is behind; try again later"
             )
-            self._loop.call_soon(add.done, error, add.entry_ids)
+            self._refuse(add, error)
         self._timed = bool(self.waiting)
         if self._timed:
             self._loop.call_at(max(self.waiting[0].deadline_s, now + 0.001), self._expire)

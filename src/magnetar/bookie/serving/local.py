@@ -60,10 +60,8 @@ class LocalBookie:
         return list(found)
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
-        core = self._open()
-        reply = await core.read_lac(ledger_id, flags, master_key)
-        body = core.explicit_lac_body(ledger_id) or None
-        return LacReply(reply.last_add_confirmed, reply.last_entry, body)
+        reply = await self._open().read_lac(ledger_id, flags, master_key)
+        return LacReply(reply.last_add_confirmed, reply.last_entry, reply.explicit_lac)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         # Not durable: what could lose it ends the writer too, and whoever takes the ledger over

@@ -370,7 +370,7 @@ class BookieSession(FramedConnection):
 
     async def _read_lac(self, request: ReadLac) -> bytes:
         reply = await self._core.read_lac(request.ledger_id)
-        body = self._core.explicit_lac_body(request.ledger_id) or None
+        body = reply.explicit_lac
         if reply.last_entry is None and body is None:
             raise NoEntryError(f"ledger {request.ledger_id} has no entry and no LAC here")
         return v3.encode_read_lac_answer(request, body, reply.last_entry)

@@ -39,6 +39,7 @@ from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_pa
 from magnetar.bookie.storage.entry_runs import NO_ENTRIES, RecordRun
 from magnetar.bookie.storage.ledger_record import decode_record
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.lookups import Found, Lookups
 from magnetar.bookie.storage.marks import MarkFile, Marks
 from magnetar.bookie.storage.page_window import PageWindow
 from magnetar.bookie.storage.reclaim import Reclaimer
@@ -162,6 +163,10 @@ class LedgerStorage:
         """Logs of flushes that failed, which could not be removed yet. The flush lane's."""
         self._read_lanes = [disk.lane(f"read-{index}-{n}") for n in range(READ_LANES)]
         self._readers = [EntryLogReader(disk, path) for _ in range(READ_LANES)]
+        self._lookup_lane = disk.lane(f"lookup-{index}")
+        self._lookups = Lookups(
+            self._lookup_lane, lambda ledger_id: self.location_index.ledger(ledger_id)
+        )
         self._following: list[dict[tuple[int, int], None]] = [{} for _ in range(READ_LANES)]
         self._entry_bytes: list[dict[int, int]] = [{} for _ in range(READ_LANES)]
 
@@ -242,7 +247,7 @@ class LedgerStorage:
 
     async def close(self) -> None:
         self._closed = True
-        for lane in self._read_lanes:
+        for lane in (*self._read_lanes, self._lookup_lane):
             await lane.close()
         if self._opened:
             await self.flush_lane.run(self._close_files)
@@ -520,6 +525,16 @@ class LedgerStorage:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def look_up(self, ledger_id: int, found: Found) -> None:
+        """Ask the index for the ledger's record. ``found`` is called on the loop, later, once.
+        Raises ``BookieIOError`` if the directory is closed."""
+        self._check_open()
+        self._lookups.ask(ledger_id, found)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BookieIOError(f"{self.path} is closed: the bookie has ended; read elsewhere")
+
     def read(
         self, ledger_id: int, entry_id: int, entries_max: int, bytes_max: int, ahead: bool = False
     ) -> asyncio.Future[RecordRun]:
@@ -532,8 +547,7 @@ class LedgerStorage:
         )
 
     def _in_read_lane(self, lane: int, job: Callable[[], T]) -> asyncio.Future[T]:
-        if self._closed:
-            raise BookieIOError(f"{self.path} is closed: the bookie has ended; read elsewhere")
+        self._check_open()
         return self._read_lanes[lane].run(job)
 
     def _read(
