@@ -146,7 +146,8 @@ def run_cluster(
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             loop.run_until_complete(run.main())
-        except Exception as error:  # noqa: BLE001 - whatever broke, it belongs to this seed
+        # Whatever broke, it belongs to this seed; what was cancelled without cause, too.
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             failure = f"{type(error).__name__}: {error}"
             trace.note("run", f"BROKEN: {error}")
         finally:

@@ -81,6 +81,11 @@ def test_a_command_may_acknowledge_parts_of_an_entry_twice() -> None:
     assert run_cluster(850701).failure is None
 
 
+def test_who_asks_a_broker_that_ends_meanwhile_is_told() -> None:
+    """The broker ended while it took a bundle, and whoever waited for that was cancelled too."""
+    assert run_cluster(20261129001882).failure is None
+
+
 def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
     code = (
         "from magnetar_sim.cluster_run import run_cluster\n"

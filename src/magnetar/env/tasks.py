@@ -19,13 +19,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from magnetar.model.errors import DefectError, MagnetarError
+from magnetar.model.errors import DefectError, MagnetarError, ServiceNotReadyError
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 FailurePolicy: TypeAlias = Callable[[str, BaseException], None]
 """Called with the name of a task and what it failed with, on the loop, once. Raises nothing."""
@@ -53,6 +55,15 @@ def awaited(by: str) -> FailurePolicy:
 
 def _told_by_result(task: str, error: BaseException) -> None:
     """Whoever awaits the task is told by its result."""
+
+
+async def shared_result(task: asyncio.Task[T]) -> T:
+    """What a task comes to that several wait for, each of whom may be cancelled without it. Raises
+    ``ServiceNotReadyError`` if it was ended with its scope: who waits goes on, and is told."""
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise ServiceNotReadyError(f"{task.get_name()}: this broker is ending; ask another")
+    return task.result()
 
 
 def ignored(because: str, count: Callable[[], None]) -> FailurePolicy:

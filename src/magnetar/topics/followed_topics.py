@@ -16,7 +16,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
 from magnetar.env.flush_timer import FlushTimer
-from magnetar.env.tasks import TaskScope, awaited
+from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.log.seam import FollowedReadableLog, LogStore
 from magnetar.model.errors import (
     NoSuchLogError,
@@ -92,7 +92,7 @@ class FollowedTopics:
             loading = self._scope.spawn(following, f"follow {name}", awaited(by="get"))
             self._loading[name] = loading
             loading.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await asyncio.shield(loading)
+        return await shared_result(loading)
 
     def _check_load(self, name: TopicName) -> None:
         if self._closed:

@@ -25,7 +25,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
-from magnetar.env.tasks import TaskScope, awaited
+from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
     MagnetarError,
@@ -223,9 +223,9 @@ class Topics:
                 return topic
             loading = self._loading.get(name)
             if loading is None:
-                return await asyncio.shield(self._begin_loading(name, make, asker))
+                return await shared_result(self._begin_loading(name, make, asker))
             try:
-                return await asyncio.shield(loading)
+                return await shared_result(loading)
             except NoSuchLogError:
                 if not make:
                     raise

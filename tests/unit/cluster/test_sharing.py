@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -211,6 +212,28 @@ def test_who_asks_a_broker_that_has_ended_is_told_so() -> None:
             with pytest.raises(ServiceNotReadyError, match="is ending"):
                 await asked
         assert a.topics.owned() == [bundle]
+
+    run(scenario)
+
+
+def test_who_waits_while_a_broker_takes_is_told_when_that_ends() -> None:
+    """The taking is the broker's and ends with it; who asked is somebody else, and goes on."""
+
+    async def scenario(store: MemoryMetadata, a: One, _b: One) -> None:
+        begun = asyncio.Event()
+
+        async def hangs(*_: object, **__: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        with patch.object(store, "create", hangs):
+            asked = [asyncio.create_task(a.topics.claim(NAME)) for _ in range(2)]
+            await begun.wait()
+            await turns()
+            await a.scope.close()
+            for each in asked:
+                with pytest.raises(ServiceNotReadyError, match="is ending"):
+                    await each
 
     run(scenario)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.env.tasks import TaskScope, awaited, ends_role, fails, ignored
-from magnetar.model.errors import DefectError, MagnetarError
+from magnetar.env.tasks import TaskScope, awaited, ends_role, fails, ignored, shared_result
+from magnetar.model.errors import DefectError, MagnetarError, ServiceNotReadyError
 
 
 class Loop:
@@ -154,3 +154,24 @@ def test_what_cannot_be_started_any_more_is_closed(recwarn: pytest.WarningsRecor
         scope.spawn(never(), "late")
     gc.collect()  # finds what other tests left open, too: only coroutines count here
     assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
+
+
+def test_who_waits_for_a_shared_task_is_told_when_its_scope_ends() -> None:
+    async def scenario() -> None:
+        scope = TaskScope("s", awaited(by="the test"))
+        answer = scope.spawn(asyncio.sleep(0, "answer"), "ask", awaited(by="the test"))
+        assert await shared_result(answer) == await shared_result(answer) == "answer"
+        with pytest.raises(KeyError, match="planted"):
+            await shared_result(scope.spawn(broken(), "fail", awaited(by="the test")))
+        hanging = scope.spawn(asyncio.Event().wait(), "take a", awaited(by="the test"))
+        one, other = (asyncio.create_task(shared_result(hanging)) for _ in range(2))
+        await asyncio.sleep(0)
+        one.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await one
+        assert not hanging.done(), "the other still wants it"
+        await scope.close()
+        with pytest.raises(ServiceNotReadyError, match="take a: this broker is ending"):
+            await other
+
+    asyncio.run(scenario())

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from magnetar.cluster.brokers.reports import BrokerReport
-from magnetar.env.tasks import TaskScope, awaited
+from magnetar.env.tasks import TaskScope, awaited, shared_result
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class Reach:
         if met.asking is None:
             asking = self._ask(url, met)
             met.asking = self._scope.spawn(asking, f"connect to {url}", awaited(by="find_gone"))
-        await asyncio.shield(met.asking)
+        await shared_result(met.asking)
         return met.back
 
     async def _ask(self, url: str, met: _Met) -> bool:

@@ -53,7 +53,7 @@ from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.session_guard import SessionGuard
-from magnetar.env.tasks import TaskScope, awaited
+from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.model.errors import (
     MagnetarError,
     ServiceNotReadyError,
@@ -282,7 +282,7 @@ class SharedTopics:
             taking = self._take_now(bundle, held)
             held.step = self._scope.spawn(taking, f"take {bundle}", awaited(by="_take"))
         assert held.step is not None
-        await asyncio.shield(held.step)
+        await shared_result(held.step)
 
     async def _take_now(self, bundle: Bundle, held: _Share) -> None:
         made = False
@@ -355,7 +355,7 @@ class SharedTopics:
         if not await self._settled(bundle):
             return False
         self._check_open()
-        await asyncio.shield(self._begin_release(bundle, self._held[bundle], ours=True))
+        await shared_result(self._begin_release(bundle, self._held[bundle], ours=True))
         return True
 
     def _begin_release(self, bundle: Bundle, held: _Share, ours: bool) -> asyncio.Task[None]:
@@ -433,7 +433,7 @@ class SharedTopics:
         held.state = _State.CUTTING
         cutting = self._cut_now(bundle, held, boundary)
         held.step = self._scope.spawn(cutting, f"cut {bundle}", awaited(by="cut"))
-        await asyncio.shield(held.step)
+        await shared_result(held.step)
         return True
 
     async def _cut_now(self, bundle: Bundle, held: _Share, boundary: int) -> None:
