@@ -60,10 +60,16 @@ def _told_by_result(task: str, error: BaseException) -> None:
 async def shared_result(task: asyncio.Task[T]) -> T:
     """What a task comes to that several wait for, each of whom may be cancelled without it. Raises
     ``ServiceNotReadyError`` if it was ended with its scope: who waits goes on, and is told."""
-    await asyncio.wait([task])
-    if task.cancelled():
-        raise ServiceNotReadyError(f"{task.get_name()}: this broker is ending; ask another")
-    return task.result()
+    waiting = asyncio.current_task()
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled() or (waiting is not None and waiting.cancelling()):
+            raise
+        # ``CancelledError`` was the task's own.
+        raise ServiceNotReadyError(
+            f"{task.get_name()}: this broker is ending; ask another"
+        ) from None
 
 
 def ignored(because: str, count: Callable[[], None]) -> FailurePolicy:
