@@ -12,17 +12,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from magnetar.bookie.ledgers.ledger_table import LOOKUP_MS_MAX, Told, slow_lookup
-from magnetar.bookie.ledgers.parking import Add
+from magnetar.bookie.ledgers.parking import Add, Waiting
 from magnetar.model.errors import BookieError, MagnetarError, TooManyRequestsError
-
-
-class _Arrived(NamedTuple):
-    add: Add
-    byte_count: int
-    deadline_s: float
 
 
 class Arrivals:
@@ -39,7 +32,7 @@ class Arrivals:
         self._look_up = look_up
         self._carry_out = carry_out
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[int, deque[_Arrived]] = {}
+        self._queues: dict[int, deque[Waiting]] = {}
         """By ledger, as long as its lookup is under way; empty if all were told off."""
         self._byte_count = 0
         self._timed = False  # ``_expire`` is to be called
@@ -61,7 +54,7 @@ class Arrivals:
             self._look_up(add.ledger_id, partial(self._arrived, add.ledger_id))
             queue = self._queues[add.ledger_id] = deque()
         deadline_s = self._loop.time() + LOOKUP_MS_MAX / 1000
-        queue.append(_Arrived(add, byte_count, deadline_s))
+        queue.append(Waiting(add, byte_count, deadline_s))
         self._byte_count += byte_count
         if not self._timed:
             self._timed = True
@@ -84,7 +77,7 @@ class Arrivals:
             while queue:
                 self._refuse(self._take(queue), error)
 
-    def _take(self, queue: deque[_Arrived]) -> Add:
+    def _take(self, queue: deque[Waiting]) -> Add:
         waiting = queue.popleft()
         self._byte_count -= waiting.byte_count
         return waiting.add

@@ -24,7 +24,9 @@ class Add(NamedTuple):
     done: Done
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
+    """An add that waits; ``deadline_s`` by the loop's clock."""
+
     add: Add
     byte_count: int
     deadline_s: float
@@ -49,7 +51,7 @@ class Parking:
         self._hold = hold
         self._release = release
         self._loop = asyncio.get_running_loop()
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
         """To be asked whether it is empty; every add does."""
         self._byte_count = 0
         self._timed = False  # ``_expire`` is to be called
@@ -64,7 +66,7 @@ class Parking:
         if not self._timed:
             self._timed = True
             self._loop.call_later(WAIT_MS_MAX / 1000, self._expire)
-        self.waiting.append(_Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
+        self.waiting.append(Waiting(add, byte_count, self._loop.time() + WAIT_MS_MAX / 1000))
         self._byte_count += byte_count
         self._hold(add.ledger_id)
 
@@ -87,7 +89,7 @@ class Parking:
         self._release(add.ledger_id)
         self._loop.call_soon(add.done, error, add.entry_ids)
 
-    def _take(self) -> _Waiting:
+    def _take(self) -> Waiting:
         waiting = self.waiting.popleft()
         self._byte_count -= waiting.byte_count
         return waiting
