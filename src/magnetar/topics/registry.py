@@ -358,7 +358,7 @@ class Topics:
         topic = self._open.get(name)
         if topic is not None:
             # Where a bundle is given back at the same time, that waits for it.
-            await asyncio.shield(self._retire_now(topic))
+            await shared_result(self._retire_now(topic))
 
     # -- giving topics to other brokers -------------------------------------------------------
 
