@@ -73,8 +73,11 @@ def _fence_not_awaited() -> AbstractContextManager[None]:
         self._loop.create_task(original(self))
 
     async def fence(self: Any, ledger_id: int, master_key: bytes) -> Any:
-        with replaced((Journal, "barrier", barrier)):
-            return await fence_and_wait(self, ledger_id, master_key)
+        # With the ledger loaded the fence waits for nothing else, so that the journal is replaced
+        # for this turn alone: for longer, what others replace meanwhile would undo each other.
+        async with self._table.loaded((ledger_id,)):
+            with replaced((Journal, "barrier", barrier)):
+                return await fence_and_wait(self, ledger_id, master_key)
 
     fence_and_wait = Fences.fence
     return replaced((Fences, "fence", fence))
