@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +16,7 @@ from magnetar.pipeline.worker_process import (
     FREEZES,
     WorkerProcess,
     acknowledge_at_once,
+    after_each_task,
     send_at_once,
 )
 
@@ -46,12 +48,17 @@ def test_what_is_loaded_is_no_work_for_the_collector() -> None:
 def test_what_later_calls_do() -> None:
     done: list[str] = []
     steps = (lambda name=name: done.append(name) for name in ("freeze", "tune", "send", "ack"))
-    process = WorkerProcess(*steps)
+    after_tasks: list[Callable[[], None]] = []
+    process = WorkerProcess(*steps, after_tasks.append)
     process.prepare()
     assert done == ["ack", "tune", "send", "freeze"]
     for _ in range(5):
         process.prepare()
     assert done[4:] == ["ack", "freeze"] * (FREEZES - 1) + ["ack"] * (6 - FREEZES)
+    done.clear()
+    for step in after_tasks:
+        step()
+    assert done == ["ack"]
 
 
 @contextmanager
@@ -84,10 +91,32 @@ def test_connections_acknowledge_at_once() -> None:
     """Else the other side's second piece waits. Who answers what came puts off the next."""
     assert ACKNOWLEDGE_AT_ONCE is not None
     with connection() as (mine, theirs):
-        for _ in range(10):
-            theirs.sendall(b"command")
-            mine.sendall(mine.recv(7))
-            theirs.recv(7)
+        answer_ten_times(mine, theirs)
         assert not mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
         acknowledge_at_once()
         assert mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
+
+
+def answer_ten_times(mine: socket.socket, theirs: socket.socket) -> None:
+    for _ in range(10):
+        theirs.sendall(b"command")
+        mine.sendall(mine.recv(7))
+        theirs.recv(7)
+
+
+@pytest.mark.skipif(ACKNOWLEDGE_AT_ONCE is None, reason="Linux has it")
+def test_connections_acknowledge_at_once_when_a_task_has_ended() -> None:
+    """A command, and the rows behind it, come before anything of ours is called: the rows waited
+    40 ms, in every task. Between two tasks Spark's daemon collects garbage, and does no more."""
+    assert ACKNOWLEDGE_AT_ONCE is not None
+    known = list(gc.callbacks)
+    try:
+        after_each_task(acknowledge_at_once)
+        with connection() as (mine, theirs):
+            answer_ten_times(mine, theirs)
+            gc.collect(0)
+            assert not mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
+            gc.collect()
+            assert mine.getsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_AT_ONCE)
+    finally:
+        gc.callbacks[:] = known
