@@ -6,11 +6,13 @@ That each is found takes many runs: ``make sim-mutants``.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from magnetar.cluster.sharing.bundle_nodes import BundleNodes
 from tests.sim.mutants.__main__ import BEGIN, END, MUTANTS, PAGE
-from tests.sim.mutants.mutant import Mutant
+from tests.sim.mutants.mutant import BrokenPlantError, Mutant, replaced, search
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: f"{each.ring}: {each.name}")
@@ -18,6 +20,18 @@ def test_it_can_be_planted(mutant: Mutant) -> None:
     for _ in range(2):  # the second time: the first gave everything back
         with mutant.plant():
             pass
+
+
+def test_a_plant_that_does_not_fit_finds_nothing() -> None:
+    """Its own failure ended the runs of three bugs, which counted as found."""
+
+    async def make(self: Any, bundle: object) -> bool:
+        made: bool = self.name_that_the_code_had_once
+        return made
+
+    mutant = Mutant("misfit", 2, "", lambda: replaced((BundleNodes, "make", make)), 0, brokers=True)
+    with pytest.raises(BrokenPlantError, match="name_that_the_code_had_once"):
+        search(mutant)
 
 
 def test_names_are_unique_in_a_ring() -> None:

@@ -56,7 +56,10 @@ MUTANTS: Sequence[Mutant] = (
 
 def find(index: int) -> tuple[int, int | None, int, str]:
     """In a process of its own; mutants are named by their place, since closures do not travel."""
-    found = search(MUTANTS[index])
+    try:
+        found = search(MUTANTS[index])
+    except Exception as error:  # noqa: BLE001 (the others are to be tried all the same)
+        return index, None, -1, f"the search ended with {error!r}"
     return index, found.seeds, found.seed, found.failure
 
 
@@ -73,7 +76,7 @@ def told(found: Found) -> str:
     mutant = found.mutant
     head = f"ring {mutant.ring}  {mutant.name}"
     if found.seeds is None:
-        return f"{head}: NOT FOUND in {mutant.seeds_max} seeds"
+        return f"{head}: NOT FOUND: {found.failure or f'not in {mutant.seeds_max} seeds'}"
     return (
         f"{head}: found after {found.seeds} seeds: {found.failure[:FAILURE_WIDTH]}\n"
         f'        make sim-mutants MUTANT="{mutant.name}" RING={mutant.ring} '

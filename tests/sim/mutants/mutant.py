@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,15 @@ from magnetar_sim.machines.partition_run import run_partition
 NIGHTLY_SEEDS: Final = 1000
 """Every bug gets as many runs to be found as a night's. What runs cover shifts with every change of
 the roles, so that a bound close to what was needed once tells nothing but that."""
+
+
+MISFITS: Final = re.compile(r"\b(?:Attribute|Type|Name|UnboundLocal)Error\b")
+"""What the code is told by that has been changed while a plant has not."""
+
+
+class BrokenPlantError(Exception):
+    """A bug that does not fit the code that it is planted in: what the run ended with is its own
+    failure, and says nothing of the invariants."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +89,15 @@ class Found:
 
 
 def search(mutant: Mutant, first: int = 0) -> Found:
-    """Run seeds from ``first`` on until one breaks an invariant that holds without the bug."""
+    """Run seeds from ``first`` on until one breaks an invariant that holds without the bug. Raises
+    ``BrokenPlantError``."""
     metrics = Metrics()
     seed = first
     for tried, seed in enumerate(mutant.seeds(first), 1):
         with mutant.plant():
             failure = _failure(mutant, seed, metrics)
+        if failure is not None and MISFITS.search(failure):
+            raise BrokenPlantError(f"seed {seed}: {failure}")
         if failure is not None and _failure(mutant, seed, metrics) is None:
             return Found(mutant, tried, seed, failure)
     return Found(mutant, None, seed, "")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from magnetar.cluster.brokers.reports import owner_path
@@ -19,7 +18,7 @@ from magnetar.log.acknowledgements import AckState
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursors import ManagedCursors
 from magnetar.log.managed.records import HandedCursor, LogRecord
-from magnetar.model.errors import NoNodeError
+from magnetar.model.errors import MagnetarError
 from magnetar.topics.registry import Topics
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -116,7 +115,7 @@ def _anybodys_node_goes() -> AbstractContextManager[None]:
     async def give_back(self: Any, bundle: Bundle) -> None:
         try:
             await self._metadata.delete(owner_path(bundle))
-        except NoNodeError:
+        except MagnetarError:
             return
 
     async def release_now(self: Any, bundle: Bundle, held: Any, ours: bool) -> None:
@@ -133,17 +132,20 @@ def _former_ranges_are_taken() -> AbstractContextManager[None]:
     read once, but by who cuts, and not looked at when a node is made. (With what the store tells in
     order only a lookup that stood still in the middle could do it.)"""
     layout, cut_now = SharedTopics.layout, SharedTopics._cut_now
+    who_cuts: list[int] = []  # once for each bundle: a broker may cut several at once
 
     async def believed(self: Any, namespace: str) -> Layout:
         known = self._layouts.get(namespace)
-        return known.layout if known is not None else await layout(self, namespace)
+        if known is not None and id(self) not in who_cuts:
+            return known.layout
+        return await layout(self, namespace)
 
     async def cutting(self: Any, bundle: Bundle, held: Any, boundary: int) -> None:
-        self.layout = partial(layout, self)
+        who_cuts.append(id(self))
         try:
             await cut_now(self, bundle, held, boundary)
         finally:
-            del self.layout
+            who_cuts.remove(id(self))
 
     async def is_a_bundle(self: Any, bundle: Bundle) -> bool:
         return True
@@ -169,23 +171,29 @@ def _given_before_it_is_cut() -> AbstractContextManager[None]:
 
 
 def _halves_without_nodes() -> AbstractContextManager[None]:
-    """Who cuts a bundle takes its parts for its own, and nobody else knows."""
-    make = BundleNodes.make
-    cut_now = SharedTopics._cut_now
+    """Who cuts a bundle takes its parts for its own for ever, and nobody else knows. (That there
+    are no nodes is seen at once else: by the watch on them, and before a log is opened.)"""
+    make, is_ours, cut_now = BundleNodes.make, BundleNodes.is_ours, SharedTopics._cut_now
+
+    def unmade(nodes: Any) -> set[Bundle]:
+        found: set[Bundle] = vars(nodes).setdefault("unmade", set())
+        return found
 
     async def cut_without(self: Any, bundle: Bundle, held: Any, boundary: int) -> None:
-        nodes = self._nodes
+        unmade(self._nodes).update(bundle.halves(boundary))
+        await cut_now(self, bundle, held, boundary)
 
-        async def nothing(half: Bundle) -> bool:
-            return half in bundle.halves(boundary) or await make(nodes, half)
+    async def make_others(self: Any, bundle: Bundle) -> bool:
+        return bundle in unmade(self) or await make(self, bundle)
 
-        nodes.make = nothing
-        try:
-            await cut_now(self, bundle, held, boundary)
-        finally:
-            del nodes.make
+    async def believed(self: Any, bundle: Bundle) -> bool:
+        return bundle in unmade(self) or await is_ours(self, bundle)
 
-    return replaced((SharedTopics, "_cut_now", cut_without))
+    return replaced(
+        (SharedTopics, "_cut_now", cut_without),
+        (BundleNodes, "make", make_others),
+        (BundleNodes, "is_ours", believed),
+    )
 
 
 def _handed_over_for_ever() -> AbstractContextManager[None]:
@@ -208,7 +216,7 @@ def _handed_over_unread() -> AbstractContextManager[None]:
 
         async def read(item: Any) -> AckState:
             _, node = item
-            return AckState(self._chain, node.record.mark_delete, node.record.reset_epoch)
+            return AckState(self._kind.chain, node.record.mark_delete, node.record.reset_epoch)
 
         self._read = read
         try:

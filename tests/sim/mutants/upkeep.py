@@ -18,6 +18,7 @@ from magnetar.bookie.space.missing_ledgers import MissingLedgers
 from magnetar.bookie.space.upkeep import Upkeep
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, encode_footer
+from magnetar.bookie.storage.entry_runs import NO_ENTRIES
 from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.marks import MarkFile
@@ -108,13 +109,13 @@ def _reader_does_not_look_again() -> AbstractContextManager[None]:
         try:
             return original(self, *args)
         except FileNotFoundError:
-            return []
+            return NO_ENTRIES
 
     def read_place(self: Any, lane: int, ledger_id: int, entry_id: int, *rest: Any) -> Any:
         try:
             return original_read(self, lane, ledger_id, entry_id, *rest)
-        except IndexError:  # the last id of an empty answer
-            return []
+        except IndexError:  # the sizes of an empty answer
+            return NO_ENTRIES
 
     original, original_read = EntryLogReader.read, LedgerStorage._read
     return replaced((EntryLogReader, "read", read), (LedgerStorage, "_read", read_place))
