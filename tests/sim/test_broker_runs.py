@@ -15,6 +15,7 @@ from magnetar.topics.feed import EntryFeed
 from magnetar_sim.brokers.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.cursors import CURSORS
+from tests.sim.mutants.deduplicated import DEDUPLICATED
 from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.mutant import Mutant, search
 from tests.sim.mutants.topic_lives import TOPIC_LIVES
@@ -30,6 +31,9 @@ FOUND_FROM = {
     "a topic that is deleted is only closed": 8,
     "chunks of a message go to consumers in turn": 21,
     "a delayed entry is sent a moment early": 4,
+    "a snapshot of ids is not read": 10,
+    "a repeat is answered out of turn": 10,
+    "a repeat of the last message is new": 10,
 }
 """Bugs, and a seed at or shortly before one that finds it: when runs change, it takes longer."""
 
@@ -65,6 +69,8 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "entries that followers read",
         "delayed entries that shared consumers were sent",
         "times to live that were set and removed",
+        "times that what was answered was sent again",
+        "repeats that are not stored again",
     ):
         assert happened[what], what
     assert happened["brokers that served"] > SEEDS  # some took over from others
@@ -117,7 +123,11 @@ def test_what_a_broker_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "mutant",
-    [each for each in (*DISPATCH, *CURSORS, *TOPIC_LIVES) if each.name in FOUND_FROM],
+    [
+        each
+        for each in (*DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED)
+        if each.name in FOUND_FROM
+    ],
     ids=lambda mutant: mutant.name,
 )
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:

@@ -23,6 +23,7 @@ from magnetar_sim.brokers.broker_faults import BrokerFaults
 from magnetar_sim.brokers.broker_moves import BrokerMoves
 from magnetar_sim.brokers.broker_watch import BrokerWatch
 from magnetar_sim.brokers.brokers import BROKER_PORT, BrokerMachine, plan_brokers
+from magnetar_sim.brokers.deduplication import Deduplication
 from magnetar_sim.brokers.pulsar_client import PulsarClient
 from magnetar_sim.brokers.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.brokers.topic_followers import TopicFollower
@@ -94,7 +95,8 @@ class BrokerRun:
         self.loop = loop
         self.trace = trace
         self.random = rng = random.Random(f"{seed}/broker run")
-        ledger = plan_ledgers(rng)
+        self._deduplication = Deduplication(seed)
+        ledger = self._deduplication.retained(plan_ledgers(rng))
         bookies = ledger.ensemble_size + rng.choice((0, 1))
         plan = replace(plan_cluster(rng, bookies, ledger), v3_only=False)
         self.cluster = Cluster(loop, seed, plan, trace, metrics)
@@ -134,6 +136,8 @@ class BrokerRun:
             brokers = replace(
                 brokers, config=replace(brokers.config, expiry_check_interval_ms=every_ms)
             )
+        brokers = replace(brokers, config=self._deduplication.configured(brokers.config))
+        self.watch.deduplicates = self._deduplication.on
         self._sayings: list[asyncio.Task[None]] = []
         self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
         self.brokers = [
@@ -443,6 +447,8 @@ class BrokerRun:
             chunked=self._chunked,
             delayed=self._delayed,
             keys=self._keys,
+            # What a deleted topic's producer repeats is new to the topic that takes its name.
+            repeats=0.0 if self._deletes else self._deduplication.repeats,
         )  # fmt: skip
         name = f"p{len(self.producers) + 1}"
 
@@ -450,7 +456,16 @@ class BrokerRun:
             return int((SINCE_1970_S + self.loop.time()) * 1000) + skew_ms
 
         self.producers.append(
-            TopicProducer(client, name, plan, rng, now_ms, self._chunks, self._delays)
+            TopicProducer(
+                client,
+                name,
+                plan,
+                rng,
+                now_ms,
+                self._chunks,
+                self._delays,
+                self._deduplication.random,
+            )
         )
 
     def _subscribe(self, clients: Sequence[PulsarClient], topic: str, name: str) -> None:
@@ -560,7 +575,7 @@ class BrokerRun:
                 missing = topic.missing(subscription)
                 if missing is not None:
                     return f"{topic.name}: {subscription.name} is not sent {missing}"
-            unread = topic.unread()
+            unread = topic.unread() or topic.unseen()
             if unread is not None:
                 return f"{topic.name}: a reader is not sent {unread}"
         for follower in self.followers:

@@ -84,6 +84,7 @@ class BrokerWatch:
         self.count = count
         self.topics: dict[str, Topic] = {}
         self.trims = False
+        self.deduplicates = False
         self.expiry = Expiry()
         self.unacked_max = 0
         """Messages out at a shared consumer at which it gets no more."""
@@ -110,6 +111,7 @@ class BrokerWatch:
         if found is None:
             found = self.topics[name] = Topic(name, self._broken, self._may_have_expired)
             found.trims = self.trims
+            found.deduplicates = self.deduplicates
         return found
 
     def now_ms(self) -> float:

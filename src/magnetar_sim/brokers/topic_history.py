@@ -6,7 +6,9 @@ A broker has *told* what it has written to a connection, whether it arrives or n
 1. *Acknowledged is there.* A message that a producer was told is stored stands at that position,
    with those bytes, whoever serves the topic; so does every message that a consumer was sent.
 2. *Once, in order.* A message is in the log once, also if its producer, coming back, sent it
-   again (unless the log was trimmed of it in between); a producer's messages stand in the order of
+   again (unless the log was trimmed of it in between; where messages are deduplicated, also then,
+   and also if it had been answered). Who is told that a message is stored, and not where, has it
+   in the log. A producer's messages stand in the order of
    its sends, and receipts leave in that order.
 3. *Everything is served.* A subscription is sent every message from its start on, but those that
    were acknowledged. An exclusive or failover consumer gets them in order, none left out.
@@ -178,6 +180,8 @@ class Topic:
         self._may_have_expired = may_have_expired
         self.trims = False
         """What every subscription has acknowledged may be gone."""
+        self.deduplicates = False
+        """What was sent before is not stored again, whatever was trimmed."""
         self.vague = False
         """It may have been deleted, or not."""
         self.content: dict[Position, Content] = {}
@@ -192,6 +196,8 @@ class Topic:
         """Are gone for whoever begins to read now."""
         self.repeats: dict[str, None] = {}
         """Producers that have sent again what was gone by then."""
+        self.told_stored: dict[str, None] = {}
+        """Texts of which a producer was told that they are stored, and not where."""
         self.first_sent: dict[str, int] = {}
         self.sends = 0
         self.subscriptions: dict[str, Subscription] = {}
@@ -226,17 +232,20 @@ class Topic:
         insort(self.positions, position)
         for text in content.texts:
             other = self.where.setdefault(text, position)
-            if other != position and not self._repeats_what_is_gone(other, content.producer):
+            if other != position and not self._repeats_what_is_gone(other, content):
                 self.broken(f"{text} is stored twice, at {other} and {position}")
         if content.texts and content.texts[0] not in self.first_sent:
             self.broken(f"{who} is told of {content} at {position}, which nobody has sent")
 
-    def _repeats_what_is_gone(self, other: Position, producer: str) -> bool:
-        """A broker knows repeats by what the log holds. Where the first of what a producer sends
-        again was trimmed meanwhile, it and all after it are taken for new."""
+    def _repeats_what_is_gone(self, other: Position, content: Content) -> bool:
+        """A broker knows repeats by what the log holds, and by what it remembers of whole messages
+        where they are deduplicated. Else, where the first of what a producer sends again was
+        trimmed meanwhile, it and all after it are taken for new."""
+        if self.deduplicates and not content.message:
+            return False
         if self.may_be_gone(other):
-            self.repeats[producer] = None
-        return producer in self.repeats
+            self.repeats[content.producer] = None
+        return content.producer in self.repeats
 
     def check_order(self) -> None:
         """Invariant 2, of everything that is known of the log."""
@@ -317,6 +326,13 @@ class Topic:
             return None
         unread = (p for p in self.receipted if p not in audited and not self.may_be_gone(p))
         return next(unread, None)
+
+    def unseen(self) -> str | None:
+        """Invariant 2: what is stored, as a producer was told, and the last look's reader is still
+        to be sent. Of a log that is trimmed nobody may ever have been told where it was."""
+        if self.audited is None or self.vague or self.trims:
+            return None
+        return next((text for text in self.told_stored if text not in self.where), None)
 
     def missing(self, subscription: Subscription) -> Position | None:
         """Invariants 3 and 5: an entry that the last look is still to be sent."""

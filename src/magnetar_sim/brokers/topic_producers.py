@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.hot import signed64
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer, ProducerAccessMode
+from magnetar_sim.brokers.deduplication import ANSWERED_KEPT
 from magnetar_sim.brokers.pulsar_client import (
     RETRY_S,
     Chunk,
@@ -24,6 +26,8 @@ from magnetar_sim.brokers.pulsar_client import (
 from magnetar_sim.world.loop import until
 
 PENDING_MAX = 40
+TWICE_SHARE = 0.2
+"""Of the bursts of producers that repeat: sent twice before there is an answer."""
 DELAY_MS_MAX = 6000
 TURN_S = 25.0
 """How long it waits for its turn to have the topic for itself."""
@@ -56,6 +60,8 @@ class ProducerPlan:
     """The chance that an entry is for later."""
     keys: int = 0
     """How many keys its entries have, in turn; 0: none."""
+    repeats: float = 0.0
+    """The chance that it, coming back, sends again what it has receipts for."""
 
 
 class TopicProducer:
@@ -70,6 +76,7 @@ class TopicProducer:
         now_ms: Callable[[], int],
         chunk_rng: random.Random,
         delay_rng: random.Random,
+        repeat_rng: random.Random,
     ) -> None:
         self.client = client
         self.name = name
@@ -82,12 +89,15 @@ class TopicProducer:
         self._now_ms = now_ms
         self._chunk_random = chunk_rng
         self._delay_random = delay_rng
+        self._repeat_random = repeat_rng
         self._producer_id = client.new_id()
         self._given_name = name if plan.named else ""
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._closed = False
         self._pending: deque[_Pending] = deque()
+        self._answered: deque[_Pending] = deque(maxlen=ANSWERED_KEPT)
+        self._told_stored: set[int] = set()
         self._sequence_id = 0
         self._link: Link | None = None
         client.process.spawn(self._connect(), f"producer {name}")
@@ -122,6 +132,8 @@ class TopicProducer:
                     now_ms = self._now_ms()
                     burst.append(_Pending(self._sequence_id, texts, now_ms, None, due_ms))
                 self._sequence_id += count
+            if self._repeat_random.random() < TWICE_SHARE * plan.repeats:
+                burst += [entry for entry in burst if entry.chunk is None]
             self._pending += burst
             self._send(burst)
             while len(self._pending) >= PENDING_MAX and not self.fenced:  # noqa: ASYNC110
@@ -195,7 +207,7 @@ class TopicProducer:
         gone = asyncio.Event()
         producer_id = self._producer_id
         link.on[BaseCommand.SEND_RECEIPT, producer_id] = lambda c, _: self._receipt(
-            link, c.send_receipt.sequence_id
+            link, c.send_receipt.sequence_id, signed64(c.send_receipt.message_id.entryId) >= 0
         )
         link.on[BaseCommand.SEND_ERROR, producer_id] = lambda *_: link.abort()
 
@@ -211,6 +223,10 @@ class TopicProducer:
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
         self._link = link
+        # What is stored, as it was told once, it need not send again.
+        told = self._told_stored
+        self._pending = deque(each for each in self._pending if each.sequence_id not in told)
+        self._repeat()
         self._send(self._pending)
         if link.gone:
             raise LinkError("the connection is gone")
@@ -222,6 +238,16 @@ class TopicProducer:
         await until(done, 0.05)
         if not gone.is_set():
             await self._close(link)
+
+    def _repeat(self) -> None:
+        """Some of what was answered last is to be answered again, as of an application that does
+        not know what it had receipts for when it ended."""
+        rng, answered = self._repeat_random, self._answered
+        if rng.random() >= self.plan.repeats or not answered:
+            return
+        for _ in range(rng.randint(1, len(answered))):
+            self._pending.appendleft(answered.pop())
+        self.client.cluster.count("times that what was answered was sent again")
 
     async def _close(self, link: Link) -> None:
         """So that others may have the topic for themselves."""
@@ -247,10 +273,16 @@ class TopicProducer:
             request.topic_epoch = self._topic_epoch
         return command
 
-    def _receipt(self, link: Link, sequence_id: int) -> None:
+    def _receipt(self, link: Link, sequence_id: int, says_where: bool) -> None:
         if link is not self._link or not self._pending:
             return
         if self._pending[0].sequence_id != sequence_id:
             link.abort()
             return
-        self._pending.popleft()
+        entry = self._pending.popleft()
+        if not says_where:
+            self._told_stored.add(sequence_id)
+        elif entry.chunk is None:
+            self._answered.append(entry)
+        else:  # of a message in chunks all is stored again until its last one is there
+            self._answered.clear()

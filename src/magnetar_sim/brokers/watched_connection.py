@@ -197,9 +197,15 @@ class WatchedConnection:
         if content is None:
             return
         topic = producer.topic
-        if position <= producer.last:
+        if position == LOWEST and topic.deduplicates:
+            topic.told_stored.update(dict.fromkeys(content.texts))
+            self._watch.count("repeats that are not stored again")
+            return
+        if position > producer.last:
+            producer.last = position
+        elif not (topic.deduplicates and topic.content.get(position) == content):
+            # (There a repeat may be told where it stands, whatever was sent before it.)
             topic.broken(f"{producer.name} has a receipt for {position} after {producer.last}")
-        producer.last = position
         topic.stands_at(position, content, producer.name)
         topic.receipted[position] = None
         self._watch.count("receipts")

@@ -24,6 +24,7 @@ from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
 from tests.sim.mutants.compactions import COMPACTIONS
 from tests.sim.mutants.cursors import CURSORS
+from tests.sim.mutants.deduplicated import DEDUPLICATED
 from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.keyed import KEYED
@@ -48,9 +49,8 @@ FAILURE_WIDTH = 140
 
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
-    *DISPATCH, *CURSORS, *TOPIC_LIVES, *OWNERS, *READ_ONLY, *STEERED, *STAGED, *REPAIRS,
-    *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED,
-    *TABLED,
+    *DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED, *OWNERS, *READ_ONLY, *STEERED, *STAGED,
+    *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *TABLED,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from magnetar.metrics import Metrics
 from magnetar_sim.brokers.broker_run import has_brokers
+from magnetar_sim.brokers.deduplication import deduplicates
 from magnetar_sim.cluster.upkeep_workload import has_upkeep
 from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
 from magnetar_sim.machines.ledger_run import run
@@ -40,6 +41,7 @@ class Mutant:
     ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
     compaction, so that runs without are passed over. ``staged``: of queries that write by staged
     ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
+    ``deduplicated``: of topics, and of those that store nothing twice;
     ``steered``: of the policies that say whom these serve.
     ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
     ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions; ``tabled``: of
@@ -62,6 +64,7 @@ class Mutant:
     compacted: bool = False
     keyed: bool = False
     tabled: bool = False
+    deduplicated: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -75,6 +78,8 @@ class Mutant:
         kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
         if self.ring == 1 or any((*kinds, self.compacted, self.keyed, self.tabled)):
             return True
+        if self.deduplicated and not deduplicates(seed):
+            return False
         return has_brokers(seed) == self.brokers and (not self.upkeep or has_upkeep(seed))
 
 
