@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.config import LedgerConfig
+from magnetar.config import BrokerConfig, LedgerConfig
 from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar.model.errors import TopicNotFoundError
@@ -129,14 +129,9 @@ class BrokerRun:
                     delayed_entries_per_subscription_max=delays.choice((1, 10, 1_000_000)),
                 ),
             )
-        self._expiry = expiry = random.Random(f"{seed}/expiry 4")
-        self._expires = expiry.random() < EXPIRY_SHARE
-        if self._expires:
-            every_ms = expiry.choice((20, 200, 1000))
-            brokers = replace(
-                brokers, config=replace(brokers.config, expiry_check_interval_ms=every_ms)
-            )
-        brokers = replace(brokers, config=self._deduplication.configured(brokers.config))
+        self._expiry = random.Random(f"{seed}/expiry 4")
+        self._expires = self._expiry.random() < EXPIRY_SHARE
+        brokers = replace(brokers, config=self._configured(brokers.config))
         self.watch.deduplicates = self._deduplication.on
         self._sayings: list[asyncio.Task[None]] = []
         self.watch.unacked_max = brokers.config.unacknowledged_per_consumer_max
@@ -164,6 +159,12 @@ class BrokerRun:
         self._moves = random.Random(f"{seed}/moves 1")
         self._cuts = random.Random(f"{seed}/cuts 1")
         self._bug: str | None = None
+
+    def _configured(self, config: BrokerConfig) -> BrokerConfig:
+        if self._expires:
+            every_ms = self._expiry.choice((20, 200, 1000))
+            config = replace(config, expiry_check_interval_ms=every_ms)
+        return self._deduplication.configured(config)
 
     def add_brokers(self, brokers: Sequence[BrokerMachine]) -> None:
         """Before the run begins."""
