@@ -39,8 +39,10 @@
 #                           table and back, compared; how far it is behind at 20 000 a second
 #                           (docs/tables.md)
 #   make bench              the measurements, into bench/
-#   make bench-peers KEPT=dir   Spark's source and sink beside Spark's own for Kafka; needs Maven, and
-#                           fetches Kafka into dir, which stays
+#   make bench-peers KEPT=dir [PARTS="pulsar kafka bookies spark"] [ROUNDS=n] [QUICK=1]   beside Pulsar,
+#                           Kafka, BookKeeper, and Spark's own source and sink for Kafka, in turns, and
+#                           one table of ratios; hours. Needs Maven and a Java compiler, and fetches
+#                           the peers into dir, which stays
 #   make pages              ARCHITECTURE.md's tables, docs/layers.md, docs/machines.md and the index
 #                           of decisions again, after the code has changed
 #   make proto              protobuf modules again, after a .proto has changed
@@ -194,8 +196,9 @@ bench: $(VENV)/.dev java
 	$(BIN)/python bench/run.py
 
 bench-peers: $(VENV)/.dev java
-	@test -n "$(KEPT)" || { echo "make bench-peers KEPT=dir: where Kafka is fetched to, and stays"; exit 1; }
-	$(BIN)/python -m bench.peers.spark_kafka --kept $(abspath $(KEPT))
+	@test -n "$(KEPT)" || { echo "make bench-peers KEPT=dir: where peers are fetched to, and stay"; exit 1; }
+	$(BIN)/python -m bench.peers --kept $(abspath $(KEPT)) $(if $(PARTS),--parts $(PARTS)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 pages: $(VENV)/.dev
 	$(BIN)/python -m tests.tidy.pages

@@ -1,17 +1,18 @@
-"""BookKeeper's own benchmark client against bookies of BookKeeper's and ours, in turns.
+"""BookKeeper's own client against bookies of BookKeeper's and ours, in turns.
 
-    python -m bench.peers.bookies KEPT SOURCE [--seconds 20] [--rounds 3] [--directory out]
+    python -m bench.peers.bookies --kept DIR [--seconds 20] [--rounds 3] [--quick] [--source FILE]
 
-Three bookies and a ZooKeeper as processes on this machine, one client (Java,
-``BenchThroughputLatency``) with so many adds outstanding; both kinds sync every add to the journal
-before they answer. ``KEPT`` is where BookKeeper's jars are fetched to; the benchmark is in none of
-them, so ``SOURCE`` is its file of BookKeeper's sources of that version
-(``bookkeeper-benchmark/src/main/java/.../BenchThroughputLatency.java``). Given are adds a second
-and CPU microseconds of all three bookies an add (latencies would be those of waiting behind one's
-own adds). Ratios are BookKeeper's figure and ours, above 1 where ours is better. What a load begins
-with is slower on both (code that is not compiled yet, connections), so one run that does not count
-comes first, and ``--seconds`` should be 20 at least: the client looks for the end of its adds once
-a second.
+Three bookies and a ZooKeeper as processes on this machine, and one client in Java: BookKeeper's,
+E3 Qw3 Qa2, under ``AddsLoad.java``; both kinds sync every add to the journal before they answer.
+``DIR`` is where BookKeeper's jars are fetched to. Given are adds a second, CPU microseconds of all
+three bookies an add, latencies (of who waits behind its own adds, where many are outstanding), and
+the bookies' memory. A ratio above 1 is ours ahead. What a load begins with is slower on both (code
+that is not compiled yet, connections), so one run that does not count comes first.
+
+BookKeeper's own benchmark, ``BenchThroughputLatency``, is in no jar that can be fetched. With
+``--source``, its file of BookKeeper's sources of that version
+(``bookkeeper-benchmark/src/main/java/.../BenchThroughputLatency.java``), it is the load instead; it
+tells no latencies, and looks for the end of its adds once a second, so ``--seconds`` should be 20.
 """
 
 from __future__ import annotations
@@ -20,26 +21,45 @@ import argparse
 import asyncio
 import contextlib
 import re
+import statistics
 import subprocess
-import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from bench import results
 from bench.measure import machine
-from bench.results import store, table
+from bench.server import work_directory
 from magnetar.env.zookeeper_server import ZooKeeperServer
 from tests.interop.bookkeeper.conftest import HERE, initialize, java_bookie
 from tests.roles import Role
 
 BOOKIES: Final = 3
-LOADS: Final = (("1 KiB", 1024, 20_000), ("16 KiB", 16_384, 4_000))
-"""Bytes of an entry, and adds outstanding. Large: what the client calls its throttle bounds the
-adds of a second, too, and 200 measure a client that sends 200 a second."""
-DONE: Final = re.compile(r"(\d+) completions in (\d+) milliseconds")
+OURS, JAVA = "Magnetar", "BookKeeper 4.17.2"
+LOADS: Final = (
+    ("1 KiB, 1000 outstanding", 1024, 1000),
+    ("1 KiB, one outstanding", 1024, 1),
+    ("16 KiB, 200 outstanding", 16_384, 200),
+)
+"""Bytes of an entry, and adds outstanding."""
+BENCHMARK_LOADS: Final = (
+    ("1 KiB, 20 000 outstanding", 1024, 20_000),
+    ("16 KiB, 4 000 outstanding", 16_384, 4_000),
+)
+"""Large: what that client calls its throttle bounds the adds of a second, too, and 200 measure a
+client that sends 200 a second."""
+WARM_S: Final = 5
 PATIENCE_S: Final = 300
+OWN_LOAD: Final = Path(__file__).with_name("AddsLoad.java")
+SAID: Final = re.compile(r"adds (\d+) of (\d+) in (\d+) ms, us: ([\d.]+) ([\d.]+) ([\d.]+)")
+BENCHMARK_SAID: Final = re.compile(r"(\d+) completions in (\d+) milliseconds")
+
+Found = dict[str, dict[str, list[float]]]
+"""Side -> row -> a figure of each round."""
 
 
 @contextlib.contextmanager
@@ -78,102 +98,107 @@ def cpu_s(pids: Sequence[int]) -> float:
     return float(sum(each.user + each.system for each in times))
 
 
-def load(
-    kept: Path, source: Path, zookeeper: ZooKeeperServer, folder: Path, pids: Sequence[int],
-    entry_bytes: int, outstanding: int, seconds: int,
-) -> dict[str, float]:  # fmt: skip
-    begun_s = cpu_s(pids)
-    said = subprocess.run(
-        [
-            HERE / "run.sh", kept, "benchmark", source, "-zookeeper", zookeeper.address,
-            "-entrysize", str(entry_bytes), "-throttle", str(outstanding), "-time", str(seconds),
-            "-ensemble", "3", "-quorum", "3", "-ackQuorum", "2", "-sendlimit", "4000000",
-            "-skipwarmup", "-latencyFile", str(folder / "latencies"),
-        ],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    ).stdout  # fmt: skip
-    done = DONE.search(said)
-    assert done is not None, said[-4000:]
-    count = int(done[1])
-    if not count:
-        raise SystemExit(f"no add of {outstanding} outstanding was stored in 5 s: lower --share")
-    return {
-        "adds_per_s": count * 1000 / int(done[2]),
-        "cpu_us": (cpu_s(pids) - begun_s) * 1e6 / count,
-    }
+@dataclass(frozen=True)
+class Load:
+    """A client in Java, for so many seconds after its warm-up."""
+
+    kept: Path
+    source: Path | None
+    seconds: int
+
+    def run(self, address: str, entry_bytes: int, outstanding: int, folder: Path) -> Said:
+        if self.source is None:
+            arguments = (entry_bytes, outstanding, WARM_S, self.seconds)
+            said = self._java(OWN_LOAD, "AddsLoad", address, *arguments)
+            done = SAID.search(said)
+            assert done is not None, said[-4000:]
+            count, total, took_ms, *latencies_us = map(float, done.groups())
+            return Said(count * 1000 / took_ms, total, tuple(us / 1000 for us in latencies_us))
+        said = self._java(
+            self.source, "org.apache.bookkeeper.benchmark.BenchThroughputLatency",
+            "-zookeeper", address, "-entrysize", entry_bytes, "-throttle", outstanding,
+            "-time", self.seconds, "-ensemble", 3, "-quorum", 3, "-ackQuorum", 2,
+            "-sendlimit", 4_000_000, "-skipwarmup", "-latencyFile", folder / "latencies",
+        )  # fmt: skip
+        done = BENCHMARK_SAID.search(said)
+        assert done is not None, said[-4000:]
+        count, took_ms = map(float, done.groups())
+        if not count:
+            raise SystemExit(f"no add of {outstanding} outstanding was stored in 5 s")
+        return Said(count * 1000 / took_ms, count, ())
+
+    def _java(self, source: Path, *arguments: object) -> str:
+        command = [str(HERE / "run.sh"), str(self.kept), "load", str(source), *map(str, arguments)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        ).stdout
 
 
-def one(
-    kept: Path, source: Path, directory: Path, kind: str, seconds: int, share: float
-) -> dict[str, dict[str, float]]:
-    with (
-        tempfile.TemporaryDirectory(prefix="bookies-", dir=directory) as name,
-        ZooKeeperServer(Path(name) / "zookeeper") as zookeeper,
-    ):
-        folder = Path(name)
+@dataclass(frozen=True)
+class Said:
+    """``count``: all adds, also those of the warm-up. Latencies: p50, p99, p99.9, if told."""
+
+    adds_per_s: float
+    count: float
+    latencies_ms: tuple[float, ...]
+
+
+def one_side(kind: str, load: Load, rows: dict[str, list[float]]) -> None:
+    with work_directory() as folder, ZooKeeperServer(folder / "zookeeper") as zookeeper:
         asyncio.run(initialize(f"zk://{zookeeper.address}"))
         running = (
-            java_bookies(kept, zookeeper, folder)
-            if kind == "java"
+            java_bookies(load.kept, zookeeper, folder)
+            if kind == JAVA
             else our_bookies(zookeeper, folder)
         )
+        loads = BENCHMARK_LOADS if load.source else LOADS
         with running as pids:
+            load.run(zookeeper.address, *loads[0][1:], folder)  # what runs first is slower, of both
+            for what, entry_bytes, outstanding in loads:
+                begun_s = cpu_s(pids)
+                said = load.run(zookeeper.address, entry_bytes, outstanding, folder)
+                rows[f"{what}: adds/s"].append(said.adds_per_s)
+                rows[f"{what}: CPU us"].append((cpu_s(pids) - begun_s) * 1e6 / said.count)
+                for name, value in zip(("p50", "p99", "p99.9"), said.latencies_ms, strict=False):
+                    rows[f"{what}: {name} ms"].append(value)
+            resident = sum(psutil.Process(pid).memory_info().rss for pid in pids)
+            rows["memory after it, MiB"].append(resident / 2**20)
 
-            def run(entry_bytes: int, outstanding: int) -> dict[str, float]:
-                most = round(outstanding * share)
-                return load(kept, source, zookeeper, folder, pids, entry_bytes, most, seconds)
 
-            run(*LOADS[0][1:])  # what runs first is slower, of both
-            return {what: run(entry_bytes, most) for what, entry_bytes, most in LOADS}
+def run(load: Load, rounds: int) -> Found:
+    found: Found = {OURS: defaultdict(list), JAVA: defaultdict(list)}
+    for number in range(rounds):
+        for kind in found if number % 2 == 0 else reversed(found):
+            one_side(kind, load, found[kind])
+            print(f"round {number + 1} of {rounds}, {kind}", flush=True)
+    return found
 
 
-def median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def ratio(row: str, own: float, its: float) -> float:
+    """Above 1: ours is ahead."""
+    return own / its if row.endswith("adds/s") else its / max(own, 1e-9)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("kept", type=Path)
-    parser.add_argument("source", type=Path)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kept", type=Path, required=True)
+    parser.add_argument("--source", type=Path, help="BookKeeper's own benchmark, to be the load")
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--share", type=float, default=1.0,
-        help="of the adds outstanding: on a slow machine; one that takes 5 s fails",
-    )  # fmt: skip
-    parser.add_argument("--directory", type=Path, default=Path("out"))
-    args = parser.parse_args()
-    args.directory.mkdir(parents=True, exist_ok=True)
-    kept, where = args.kept.absolute() / "bookkeeper", machine()
-    rounds = [
-        {
-            kind: one(kept, args.source, args.directory, kind, args.seconds, args.share)
-            for kind in ("java", "ours")
-        }
-        for _ in range(args.rounds)
-    ]
-    rows = []
-    for what, _, most in LOADS:
-        for figure, better in (("adds_per_s", 1), ("cpu_us", -1)):
-            java, ours = (
-                median([each[kind][what][figure] for each in rounds]) for kind in ("java", "ours")
-            )
-            rows.append(
-                [
-                    what,
-                    round(most * args.share),
-                    figure,
-                    f"{java:.2f}",
-                    f"{ours:.2f}",
-                    f"{(ours / java) ** better:.2f}",
-                ]
-            )
-    text = (
-        f"BookKeeper 4.17.2's BenchThroughputLatency, E3 Qw3 Qa2, three bookies of a kind; medians "
-        f"of {args.rounds} rounds of {args.seconds} s in turns.\n\n"
-        + table(("entries", "outstanding", "figure", "BookKeeper's bookies", "ours", "ratio"), rows)
-    )
-    store("bookies", {"rounds": rounds}, text, where)
+    parser.add_argument("--quick", action="store_true", help="for 3 s: does it work?")
+    given = parser.parse_args()
+    where = machine()
+    source = given.source.resolve() if given.source else None
+    load = Load(given.kept.resolve(), source, 3 if given.quick else given.seconds)
+    found = run(load, given.rounds)
+    cells = []
+    for row, own in found[OURS].items():
+        medians = statistics.median(own), statistics.median(found[JAVA][row])
+        figures = (f"{value:.4g}" for value in medians)
+        cells.append([row, *figures, f"{ratio(row, *medians):.2f}"])
+    text = f"E3 Qw3 Qa2, three bookies of a kind; {given.rounds} rounds in turns.\n\n"
+    text += results.table(["medians", OURS, JAVA, "ratio"], cells)
+    results.store("bookies", {"rounds": found}, text, where)
 
 
 if __name__ == "__main__":

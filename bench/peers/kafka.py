@@ -80,10 +80,11 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Kafka:
-    """A running broker."""
+    """A running broker. ``ready_s``: from the start of the process until it listens."""
 
     pid: int
     port: int
+    ready_s: float
 
     @property
     def address(self) -> str:
@@ -94,26 +95,34 @@ class Kafka:
 def kafka(parts: Fetched, settings: str = "") -> Iterator[Kafka]:
     """Start a broker on an empty directory of the disk that is measured; end it. ``settings``:
     lines of its configuration beside what it is shipped with."""
-    with work_directory() as folder:
-        ports = free_port(), free_port()
-        config = _configured(folder, *ports, settings)
-        java = [find_java(), *JVM_FLAGS, "-cp", str(parts.server / "*")]
+    with work_directory() as folder, kafka_on(folder, parts, settings) as running:
+        yield running
+
+
+@contextmanager
+def kafka_on(folder: Path, parts: Fetched, settings: str = "") -> Iterator[Kafka]:
+    """As ``kafka``, on a directory that is there and stays."""
+    ports = free_port(), free_port()
+    config = _configured(folder, *ports, settings)
+    java = [find_java(), *JVM_FLAGS, "-cp", str(parts.server / "*")]
+    if not (folder / "log").exists():
         form = ["kafka.tools.StorageTool", "format", "-t", new_id(), "-c", str(config)]
         subprocess.run([*java, *form], check=True, stdout=subprocess.DEVNULL)
-        with (folder / "kafka.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, env=dict(os.environ)
-            )
+    begun = time.monotonic()
+    with (folder / "kafka.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, env=dict(os.environ)
+        )
+    try:
+        _wait_listening(process, ports[0])
+        yield Kafka(process.pid, ports[0], time.monotonic() - begun)
+    finally:
+        process.terminate()
         try:
-            _wait_listening(process, ports[0])
-            yield Kafka(process.pid, ports[0])
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _configured(folder: Path, port: int, controller_port: int, settings: str) -> Path:

@@ -25,14 +25,14 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench import results
-from bench.measure import cpu_of_trees, machine, process_table
-from bench.peers.kafka import Fetched, fetched, kafka
-from bench.server import standalone
+from bench.measure import cpu_of_trees, machine, process_table, resident_mib
+from bench.peers.kafka import Fetched, fetched, kafka_on
+from bench.server import standalone_on, work_directory
 from magnetar.env.free_ports import free_port
 
 SIZES = {100: 500_000, 1024: 200_000}
@@ -117,34 +117,47 @@ else:
 """
 
 
+@dataclass(frozen=True)
+class Running:
+    """A broker. ``ready_s``: from the start of its process until it serves."""
+
+    address: str
+    pid: int
+    ready_s: float
+
+
 @contextmanager
-def ours(engine: str, sync: str) -> Iterator[tuple[str, int]]:
-    """(address, process) of a standalone whose topics are on ``engine``."""
+def ours(folder: Path, engine: str, sync: str) -> Iterator[Running]:
+    """A standalone whose topics are on ``engine``."""
     port = free_port()
     os.environ["MAGNETAR_BROKER_ENGINE"] = engine
     os.environ["MAGNETAR_PARTITION_SYNC"] = sync
     os.environ["MAGNETAR_BROKER_AUTO_CREATE_PARTITIONS"] = "1"
     try:
-        with standalone(1, "--kafka-port", str(port)) as server:
-            yield f"127.0.0.1:{port}", server.pid
+        with standalone_on(folder, 1, "--kafka-port", str(port)) as server:
+            yield Running(f"127.0.0.1:{port}", server.pid, server.ready_s)
     finally:
         del os.environ["MAGNETAR_BROKER_ENGINE"], os.environ["MAGNETAR_PARTITION_SYNC"]
         del os.environ["MAGNETAR_BROKER_AUTO_CREATE_PARTITIONS"]
 
 
 @contextmanager
-def theirs(parts: Fetched, settings: str) -> Iterator[tuple[str, int]]:
-    with kafka(parts, settings) as broker:
-        yield broker.address, broker.pid
+def theirs(folder: Path, parts: Fetched, settings: str) -> Iterator[Running]:
+    with kafka_on(folder, parts, settings) as broker:
+        yield Running(broker.address, broker.pid, broker.ready_s)
 
 
-def sides(parts: Fetched) -> dict[str, Callable[[], Any]]:
+Start = Callable[[Path], AbstractContextManager[Running]]
+
+
+def sides(parts: Fetched) -> dict[str, Start]:
+    """How each is started on a directory."""
     return {
-        "Kafka 4, each batch": lambda: theirs(parts, "log.flush.interval.messages=1\n"),
-        "partition, each batch": lambda: ours("partition", "each-batch"),
-        "ledger, journal synced": lambda: ours("ledger", "each-batch"),
-        "Kafka 4, kernel": lambda: theirs(parts, ""),
-        "partition, kernel": lambda: ours("partition", "operating-system"),
+        "Kafka 4, each batch": lambda on: theirs(on, parts, "log.flush.interval.messages=1\n"),
+        "partition, each batch": lambda on: ours(on, "partition", "each-batch"),
+        "ledger, journal synced": lambda on: ours(on, "ledger", "each-batch"),
+        "Kafka 4, kernel": lambda on: theirs(on, parts, ""),
+        "partition, kernel": lambda on: ours(on, "partition", "operating-system"),
     }
 
 
@@ -171,13 +184,21 @@ def run(parts: Fetched, rounds: int, share: int) -> Found:
     for number in range(rounds):
         turns = list(sides(parts).items())
         for name, side in turns if number % 2 == 0 else reversed(turns):
-            with side() as (address, pid):
-                one_side(address, pid, share, found[name])
+            one_side(side, share, found[name])
             print(f"round {number + 1} of {rounds}, {name}", flush=True)
     return found
 
 
-def one_side(address: str, pid: int, share: int, rows: dict[str, list[float]]) -> None:
+def one_side(side: Start, share: int, rows: dict[str, list[float]]) -> None:
+    with work_directory() as folder:
+        with side(folder) as running:
+            loads(running.address, running.pid, share, rows)
+            rows["memory after it, MiB"].append(resident_mib(running.pid))
+        with side(folder) as running:
+            rows["restart with that data, s"].append(running.ready_s)
+
+
+def loads(address: str, pid: int, share: int, rows: dict[str, list[float]]) -> None:
     for size, count in SIZES.items():
         for what in ("produce", "consume"):
             rate, cpu = measured(address, pid, what, count // share, size)

@@ -14,8 +14,9 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ HERE = Path(__file__).parent
 READY_S = 300.0
 STOP_S = 60.0
 RUN_S = 900.0
+CREATED = re.compile(r"Created \d+ producers")
 OPEN = (
     "java.base/jdk.internal.loader", "java.base/java.util.zip", "java.base/sun.net",
     "java.base/java.nio", "java.base/java.lang", "java.base/jdk.internal.misc",
@@ -168,22 +170,32 @@ class Perf:
             f"webServiceUrl=http://127.0.0.1:{endpoint.http_port}\n"
         )
 
-    def run(self, *arguments: object) -> PerfSaid:
-        """Raises ``SystemExit`` with what it said if it fails or lost something."""
+    def run(self, *arguments: object, when_created: Callable[[], None] = lambda: None) -> PerfSaid:
+        """``when_created`` is called when all producers are there and the load begins. Raises
+        ``SystemExit`` with what it said if it fails or lost something."""
         command = [
             find_java(), "-Xmx1g", *OPENED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
             "-cp", f"{self._jars}/*", "org.apache.pulsar.testclient.PulsarPerfTestTool",
             str(self._config), *map(str, arguments),
         ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=RUN_S, check=False,
+        lines = []
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "TZ": "UTC"},
-        )  # fmt: skip
-        whole = done.stdout + done.stderr
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            late = threading.Timer(RUN_S, process.kill)
+            late.start()
+            for line in process.stdout:
+                lines.append(line)
+                if CREATED.search(line):
+                    when_created()
+            late.cancel()
+        whole = "".join(lines)
         found = re.findall(
             r"Aggregated throughput stats --- +(\d+) records \w+ --- +([\d.]+) msg/s", whole
         )
-        if done.returncode or not found:
+        if process.returncode or not found:
             raise SystemExit(f"pulsar-perf {arguments}: {whole[-3000:]}")
         latency = re.search(
             r"Aggregated latency stats --- Latency: mean: +[\d.]+ ms - med: +([\d.]+)"

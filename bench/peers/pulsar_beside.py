@@ -9,12 +9,17 @@ time per message is the comparison**. Sides take turns, and who is first changes
 round; each is warmed first. A ratio above 1 is ours ahead: our rate by Pulsar's; Pulsar's CPU time,
 latency, seconds or memory by ours.
 
-With ``--quick`` each row has a tenth of its messages: does it work?
+A load's CPU time is counted from when its producers are there. Growth with topics is measured after
+the restart: a client of ours opens them, 200 at a time, and ``pulsar-perf`` publishes to them round
+robin. Who has not opened so many in ten minutes has no row of them.
+
+With ``--quick`` each row has a tenth of its messages, or of its topics: does it work?
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import time
 from collections import defaultdict
@@ -27,6 +32,7 @@ from typing import Final
 import psutil
 
 from bench import results
+from bench.many_topics import Connection, LostError, each
 from bench.measure import cpu_of_trees, machine, process_table
 from bench.peers.pulsar import (
     Endpoint,
@@ -43,6 +49,10 @@ FAST: Final = 10_000_000
 """A rate that nobody reaches."""
 IDLE_S: Final = 20.0
 REST_S: Final = 3.0
+GROWTH: Final = (100, 1_000, 10_000)
+"""Topics."""
+OPEN_S: Final = 600.0
+TRIES: Final = 20
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,6 @@ ROWS: Final = (
     Row("64 producers, one outstanding each", "produce", "many",
         ("-s", 1024, "-db", "-o", 1, "-n", 64, "-c", 16), 150_000),
     Row("100 KiB unbatched", "produce", "large", ("-s", 102_400, "-db", "-o", 100), 10_000),
-    Row("round robin over 1 000 topics, 5 000/s", "produce", "topic",
-        (*UNBATCHED, "-t", 1_000), 0, 5_000, 20),
     Row("catch-up, batched", "consume", "batched", ("-ss", "again", "-sp", "Earliest"), 1_000_000),
     Row("catch-up, unbatched", "consume", "single", ("-ss", "again", "-sp", "Earliest"), 200_000),
     Row("shared, 4 consumers", "consume", "single",
@@ -87,6 +95,7 @@ class Side:
         self._pid = endpoint.pid
         self._perf = perf
         self._share = share
+        self._begun_s = 0.0
 
     def cpu_s(self) -> float:
         return cpu_of_trees(process_table(), [self._pid])
@@ -98,16 +107,21 @@ class Side:
             else ("-m", row.count // self._share)
         )
         rate = ("-r", row.rate) if row.command == "produce" else ()
-        return self._perf.run(row.command, *row.arguments, *rate, *amount, topic)
+        self._begun_s = self.cpu_s()
+        return self._perf.run(
+            row.command, *row.arguments, *rate, *amount, topic, when_created=self._begin
+        )
+
+    def _begin(self) -> None:
+        self._begun_s = self.cpu_s()
 
     def measure(self, row: Row, rows: dict[str, list[float]]) -> None:
-        before = self.cpu_s()
         said = self.load(row, row.topic)
-        cpu_s = self.cpu_s() - before
+        cpu_s = self.cpu_s() - self._begun_s
         if not row.seconds:
             rows[f"{row.name}: msg/s"].append(said.rate)
         rows[f"{row.name}: CPU us"].append(cpu_s / said.messages * 1e6)
-        if said.p50_ms is not None:
+        if row.command == "produce" and said.p50_ms is not None:
             rows[f"{row.name}: p50 ms"].append(said.p50_ms)
             rows[f"{row.name}: p99 ms"].append(said.p99_ms or 0.0)
             rows[f"{row.name}: p99.9 ms"].append(said.p99_9_ms or 0.0)
@@ -125,10 +139,51 @@ def ours_on(folder: Path) -> Iterator[Endpoint]:
         yield Endpoint(server.pid, server.broker_port, server.http_port, server.ready_s)
 
 
+async def open_topics(port: int, topics: list[str]) -> None:
+    """A producer and one acknowledged message in each."""
+    connection = await Connection.open(("127.0.0.1", port))
+
+    async def one(topic: str) -> None:
+        for left in reversed(range(TRIES)):
+            await connection.lookup(topic, False)
+            try:
+                await connection.produce(topic)
+                return
+            except LostError:
+                if not left or connection.broken:
+                    raise
+                await asyncio.sleep(0.2)  # Pulsar's has not taken the bundle yet
+
+    try:
+        await asyncio.wait_for(each(topics, one), OPEN_S)
+    finally:
+        await connection.close()
+
+
+def grow(side: Side, port: int, count: int, rows: dict[str, list[float]]) -> bool:
+    """Open so many topics and publish to them round robin; False if that takes too long."""
+    topics = [f"persistent://public/default/grow{count}-{i}" for i in range(count)]
+    cpu_s, memory_mib, begun = side.cpu_s(), side.memory_mib(), time.monotonic()
+    try:
+        asyncio.run(open_topics(port, topics))
+    except (TimeoutError, LostError) as error:
+        print(f"{count} topics are not open after {time.monotonic() - begun:.0f} s: {error!r}")
+        return False
+    rows[f"opening {count} topics: topics/s"].append(count / (time.monotonic() - begun))
+    rows[f"opening {count} topics: CPU us"].append((side.cpu_s() - cpu_s) / count * 1e6)
+    grown_kib = (side.memory_mib() - memory_mib) * 1024 / count
+    rows[f"memory of a topic, {count} topics, KiB"].append(max(grown_kib, 0.0))
+    name = f"round robin over {count} topics, 5 000/s"
+    row = Row(name, "produce", f"grow{count}", (*UNBATCHED, "-t", count), 0, 5_000, 20)
+    side.measure(row, rows)
+    return True
+
+
 def one_side(
     start: Callable[[Path], AbstractContextManager[Endpoint]],
     jars: PulsarJars,
     chosen: list[Row],
+    growth: tuple[int, ...],
     share: int,
     rows: dict[str, list[float]],
 ) -> None:
@@ -145,9 +200,17 @@ def one_side(
             rows["memory after it, MiB"].append(side.memory_mib())
         with start(folder) as endpoint:
             rows["restart with that data, s"].append(endpoint.ready_s)
+            side = Side(endpoint, Perf(jars.perf, folder, endpoint), share)
+            for row in ROWS[:2] if growth else ():
+                side.load(row, "warm")
+            for count in growth:
+                if not grow(side, endpoint.broker_port, count // share, rows):
+                    break
 
 
-def run(jars: PulsarJars, chosen: list[Row], rounds: int, share: int) -> Found:
+def run(
+    jars: PulsarJars, chosen: list[Row], growth: tuple[int, ...], rounds: int, share: int
+) -> Found:
     sides: dict[str, Callable[[Path], AbstractContextManager[Endpoint]]] = {
         OURS: ours_on,
         PULSAR: lambda folder: pulsar_on(folder, jars.server),
@@ -157,7 +220,7 @@ def run(jars: PulsarJars, chosen: list[Row], rounds: int, share: int) -> Found:
         turns = list(sides) if number % 2 == 0 else list(reversed(sides))
         for name in turns:
             began = time.monotonic()
-            one_side(sides[name], jars, chosen, share, found[name])
+            one_side(sides[name], jars, chosen, growth, share, found[name])
             took_s = time.monotonic() - began
             print(f"round {number + 1} of {rounds}, {name}: {took_s:.0f} s", flush=True)
     return found
@@ -165,7 +228,7 @@ def run(jars: PulsarJars, chosen: list[Row], rounds: int, share: int) -> Found:
 
 def ratio(row: str, own: float, its: float) -> str:
     """Above 1: ours is ahead."""
-    found = own / its if row.endswith("msg/s") else its / max(own, 1e-9)
+    found = own / its if row.endswith(("msg/s", "topics/s")) else its / max(own, 1e-9)
     return f"{found:.2f}"
 
 
@@ -177,12 +240,17 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=[""], help="those with these words only")
     given = parser.parse_args()
     chosen = [row for row in ROWS if any(word in row.name for word in given.rows)]
+    growth = GROWTH if any(word in "topics" for word in given.rows) else ()
     where = machine()
     jars = fetched_pulsar(given.kept)
-    found = run(jars, chosen, given.rounds, 10 if given.quick else 1)
+    found = run(jars, chosen, growth, given.rounds, 10 if given.quick else 1)
     cells = []
     for row, own in found[OURS].items():
-        medians = statistics.median(own), statistics.median(found[PULSAR][row])
+        its = found[PULSAR].get(row)
+        if not its:
+            cells.append([row, f"{statistics.median(own):.4g}", "not reached", ""])
+            continue
+        medians = statistics.median(own), statistics.median(its)
         cells.append([row, *(f"{value:.4g}" for value in medians), ratio(row, *medians)])
     text = results.table(["medians", OURS, f"{PULSAR} 4.0.8", "ratio"], cells)
     results.store("pulsar_beside", {"rounds": found}, text, where)

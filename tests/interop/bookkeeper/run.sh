@@ -4,7 +4,7 @@
 #        run.sh WORK_DIR autorecovery CONFIGURATION             AutoRecoveryMain
 #        run.sh WORK_DIR bookie CONFIGURATION                  a bookie of BookKeeper's own
 #        run.sh WORK_DIR check ZOOKEEPER_HOST:PORT LEDGERS_ROOT  CopiesCheck: its own check of copies
-#        run.sh WORK_DIR benchmark SOURCE ARGUMENT...           its benchmark client, which is no jar
+#        run.sh WORK_DIR load SOURCE CLASS ARGUMENT...          a load: CLASS of the file SOURCE
 #        run.sh WORK_DIR shell CONFIGURATION COMMAND [ARGUMENT...]      one command of the shell
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,11 +26,10 @@ check)
     javac -cp "$work/lib/*" -d "$work/classes" "$here/CopiesCheck.java"
     exec java -cp "$work/classes:$work/lib/*" CopiesCheck "$@"
     ;;
-benchmark)
+load)
     javac -nowarn -cp "$work/lib/*" -d "$work/classes" "$1"
     shift
-    exec java -Dlog4j2.level=INFO -cp "$work/classes:$work/lib/*" \
-        org.apache.bookkeeper.benchmark.BenchThroughputLatency "$@"
+    exec java -Dlog4j2.level=INFO -cp "$work/classes:$work/lib/*" "$@"
     ;;
 peer)
     javac -cp "$work/lib/*" -d "$work/classes" "$here/BookiePeer.java"
