@@ -47,10 +47,14 @@ Sequences: TypeAlias = tuple[int, int]
 """The first and the highest sequence id of a send; the latter 0 where the client gave none."""
 
 
-_Run: TypeAlias = tuple[
+_Queued: TypeAlias = tuple[
     Sequence[memoryview], Sequence[Sequences], Sequence[int], Sequence[int], int
 ]
 """Payloads, their sequence ids, message counts and publish times; the payloads' bytes together."""
+
+
+_Run: TypeAlias = tuple[list[memoryview], list[Sequences], list[int], list[int], int]
+"""The same, as it was given away."""
 
 
 class ProducerClient(Protocol):
@@ -229,10 +233,18 @@ class Producer:
         byte_count: int,
     ) -> bool:
         """As ``queue`` for several sends, at least one, that begin a chunk; the lists are given
-        away. Requires that nobody has come back with this producer (``resends``)."""
-        assert self._run is None, "a chunk has one run of a producer"
+        away. Requires that nobody has come back with this producer (``resends``). A chunk of many
+        producers has several runs of one: who finds them looks for it among the last few only."""
         assert self._first is None, "it begins the chunk"
         if self.closed:
+            return False
+        if self._run is not None:
+            earlier = self._run
+            earlier[0].extend(payloads)
+            earlier[1].extend(sends)
+            earlier[2].extend(message_counts)
+            earlier[3].extend(times_ms)
+            self._run = (*earlier[:4], earlier[4] + byte_count)
             return False
         self._run = (payloads, sends, message_counts, times_ms, byte_count)
         return True
@@ -281,7 +293,7 @@ class Producer:
         self.topic.publish(payloads, done, _new(Content, (messages, times_ms, None, True)))
         return byte_count
 
-    def _queued(self) -> _Run:
+    def _queued(self) -> _Queued:
         """What was queued one by one."""
         assert self._first is not None
         payload, send, message_count, time_ms = self._first

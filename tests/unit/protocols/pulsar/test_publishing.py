@@ -13,6 +13,7 @@ from magnetar.model.errors import (
     NoSpaceError,
     NotEnoughBookiesError,
 )
+from magnetar.speedups.pure.sends import GROUPS_SEARCHED
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -64,6 +65,23 @@ def test_producers_of_one_connection_keep_their_own_order() -> None:
         for producer_id in (1, 2):
             mine = [c for c in heard if c.send_receipt.producer_id == producer_id]
             assert [c.send_receipt.sequence_id for c in mine] == list(range(producer_id - 1, 10, 2))
+
+    run(scenario)
+
+
+def test_more_producers_than_a_chunk_is_searched_for_take_turns_in_it() -> None:
+    """A producer's sends are found in several runs then, of which all count, in order."""
+
+    async def scenario(world: World) -> None:
+        peer, ids = world.peer(), range(1, GROUPS_SEARCHED + 2)
+        for producer_id in ids:
+            await peer.produce(producer_id=producer_id, topic=f"t{producer_id}")
+        frames = [send_frame(each, n, message(b"x", n)) for n in range(3) for each in ids]
+        peer.feed(b"".join(frames))
+        heard = await peer.heard()
+        for producer_id in ids:
+            mine = [c for c in heard if c.send_receipt.producer_id == producer_id]
+            assert [c.send_receipt.sequence_id for c in mine] == [0, 1, 2]
 
     run(scenario)
 
