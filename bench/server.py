@@ -50,16 +50,20 @@ def standalone(bookies: int = 1, *arguments: str, source: Path | None = None) ->
 
 @contextmanager
 def standalone_on(
-    data_dir: Path, bookies: int = 1, *arguments: str, source: Path | None = None
+    data_dir: Path,
+    bookies: int = 1,
+    *arguments: str,
+    source: Path | None = None,
+    module: str = "magnetar",
 ) -> Iterator[Server]:
-    """As ``standalone``, on a directory that is there and stays."""
+    """As ``standalone``, on a directory that is there and stays. ``module``: what is run."""
     ports = free_port(), free_port()
     log_path = WORK_DIR / "server.log"
     begun = time.monotonic()
     process = _begin(
         log_path, source, "standalone", "--data-dir", str(data_dir),
         "--broker-port", str(ports[0]), "--http-port", str(ports[1]),
-        "--bookies", str(bookies), *arguments,
+        "--bookies", str(bookies), *arguments, module=module,
     )  # fmt: skip
     try:
         _wait_ready(process, begun + READY_TIMEOUT_S, log_path)
@@ -170,9 +174,11 @@ def work_directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _begin(log_path: Path, source: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
+def _begin(
+    log_path: Path, source: Path | None, *arguments: str, module: str = "magnetar"
+) -> subprocess.Popen[bytes]:
     """``magnetar ARGUMENTS...``, its log in a file."""
-    command = [sys.executable, "-m", "magnetar", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     with log_path.open("wb") as log:
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, env=environment_of(source)
