@@ -22,7 +22,6 @@ Why: docs/adr/0084-staged-writes.md.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -86,9 +85,9 @@ class TopicIntake:
         self._format = entry_format
         self._confirmed = confirmed
         self._marks = QueryMarks()
-        self._under_way: deque[_StagedAppend] = deque()
+        self._under_way: list[_StagedAppend] = []  # few: large ones
         self._under_way_bytes = 0
-        self._moved = asyncio.Event()
+        self._moved: asyncio.Event | None = None  # made by who waits first
         self._loading = asyncio.Lock()
         self._loaded = False
         self._fed = False
@@ -222,14 +221,15 @@ class TopicIntake:
         self, item: _StagedAppend, count: int, error: MagnetarError | None, runs: Sequence[Run]
     ) -> None:
         """The log's answer; they come in the order of the appends."""
-        self._moved.set()
+        if self._moved is not None:
+            self._moved.set()
         if self.broken is not None:
             return
         if error is not None:
             # The checkpoint stays before it: whoever opens the log finds what is stored of it.
             self.broken = error
             return
-        first = self._under_way.popleft()
+        first = self._under_way.pop(0)
         assert first is item, "appends were answered out of order"
         self._under_way_bytes -= item.byte_count
         item.confirmed = True
@@ -238,6 +238,8 @@ class TopicIntake:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while self.broken is None and not condition():
+            if self._moved is None:
+                self._moved = asyncio.Event()
             self._moved.clear()
             await self._moved.wait()
         if self.broken is not None:

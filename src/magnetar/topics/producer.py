@@ -195,7 +195,7 @@ class Producer:
         self._appends = 0
         self._outcomes = 0
         """Of those; they come in order, so two counts are all that must be known of them."""
-        self._beside: deque[NotAppended] = deque()
+        self._beside: deque[NotAppended] | None = None  # made when it is needed, which is rare
         self._drained: asyncio.Future[None] | None = None
 
     def queue(
@@ -323,11 +323,15 @@ class Producer:
 
     def answer_in_turn(self, answer: NotAppended) -> None:
         """``answer`` leaves when its turn comes, perhaps at once."""
+        if self._beside is None:
+            self._beside = deque()
         self._beside.append(answer)
         self._release()
 
     def forget_repeats(self) -> None:
         """Sends that were to be told that they are stored are told nothing."""
+        if self._beside is None:
+            return
         self.client.publish_ended(sum(each.byte_count for each in self._beside))
         self._beside = deque(each for each in self._beside if each.error is not None)
 

@@ -174,7 +174,7 @@ class StoredFrames:
         self.forget()
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._order or ())
 
     def forget(self) -> None:
         """Not what is being read: whoever reads would begin anew without end."""
@@ -184,7 +184,8 @@ class StoredFrames:
         self._producers: dict[str, Frames] = {}
         self._least: dict[str, int] = {}
         """The least sequence id that was met of each of them."""
-        self._order: deque[_Frame] = deque()
+        self._order: deque[_Frame] | None = None
+        """None until something is read: of most topics nothing ever is."""
         self._read_to: Position | None = None
         self._back_to: Position | None = None
         """The first entry that was looked at; None: there is no entry."""
@@ -328,6 +329,7 @@ class StoredFrames:
     def _add(self, frames: list[_Frame]) -> None:
         """``frames`` come after all that are there; the oldest past the bound go."""
         producers, order = self._producers, self._order
+        assert order is not None, "reading began"
         for frame in frames:
             name, key, position = frame
             producers.setdefault(name, {})[key] = position
@@ -347,6 +349,7 @@ class StoredFrames:
         for name, key, position in reversed(frames):  # of two that are the same the later one stays
             self._producers.setdefault(name, {}).setdefault(key, position)
             self._meet(name, key)
+        assert self._order is not None, "reading began"
         self._order.extendleft(reversed(frames))
 
     def _meet(self, name: str, key: Fingerprint) -> None:

@@ -49,6 +49,13 @@ LINGER_S: Final = 60.0
 class SubscribableTopic:
     """See the module's text."""
 
+    # Topics are many, and have more attributes than instances share the keys of: a dict of its own
+    # would be 1.5 KiB for each.
+    __slots__ = (
+        "__weakref__", "_end_watch", "_format", "_held", "_limits", "_loop", "_now_ms", "_scope",
+        "_traffic", "closed", "compacted", "lock", "name", "policy", "readable", "subscriptions",
+    )  # fmt: skip
+
     def __init__(
         self,
         name: TopicName,

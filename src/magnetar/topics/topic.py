@@ -72,6 +72,13 @@ class Topic(SubscribableTopic):
     """An open topic; see the module's text. ``on_closed`` takes it out of the registry, which
     closes the log; ``on_released`` is told that perhaps nobody uses it any more."""
 
+    __slots__ = (
+        "_condemned", "_cool_down_s", "_cool_until", "_failed", "_full", "_leaving", "_on_closed",
+        "_on_released", "_producers_max", "bytes_in", "deduplication", "entries_in", "epoch",
+        "followers", "frames", "intake", "last_published_ms", "loaded_at_ms", "log", "messages_in",
+        "producers", "publish", "waiting",
+    )  # fmt: skip
+
     def __init__(
         self,
         name: TopicName,

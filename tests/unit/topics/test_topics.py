@@ -21,6 +21,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.topics.load_queue import LoadQueue
+from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.admin import namespace_service
@@ -528,7 +529,9 @@ def test_closing_sends_everybody_away_and_closes_logs() -> None:
     run(scenario)
 
 
-def test_who_gives_topics_away_waits_for_those_that_end_with_the_broker() -> None:
+def test_who_gives_topics_away_waits_for_those_that_end_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else their logs would be written when they are another's already."""
 
     async def scenario(world: World) -> None:
@@ -536,11 +539,11 @@ def test_who_gives_topics_away_waits_for_those_that_end_with_the_broker() -> Non
         topics, topic = world.services.topics, world.topic()
         may_close, close = asyncio.Event(), topic.close
 
-        async def slowly() -> None:
+        async def slowly(_topic: Topic) -> None:
             await may_close.wait()
             await close()
 
-        topic.close = slowly  # type: ignore[method-assign]
+        monkeypatch.setattr(Topic, "close", slowly)
         ending = asyncio.create_task(topics.close())
         await asyncio.sleep(0.01)
         giving = asyncio.create_task(topics.hand_over(lambda _name: True))

@@ -180,7 +180,7 @@ class LedgerWriter:
         self._uniform = size == metadata.write_quorum
         self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
         self._change = EnsembleChange(self, self._machine, stored, context, self._scope)
-        self._adds = BoundedAdds(self.append, context.config.writer_pending_bytes_max)
+        self._adds: BoundedAdds | None = None  # made by the first ``add``: logs append
         self._deferred = self._deferred_sync() if flags & AddFlag.DEFERRED_SYNC else None
         self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
         self._durable = self._deferred or self._machine  # whose LAC counts
@@ -250,6 +250,9 @@ class LedgerWriter:
         """
         assert payloads
         self._check_sizes(payloads)
+        if self._adds is None:
+            most = self._context.config.writer_pending_bytes_max
+            self._adds = BoundedAdds(self.append, most)
         return await self._adds.add(payloads)
 
     async def force(self) -> None:

@@ -8,7 +8,7 @@ does one that asks for more than its share.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -62,7 +62,7 @@ class CatchUp:
         self._open_reader = open_reader
         self._open_history = open_history
         self._readers: OrderedDict[int, ChainReader] = OrderedDict()
-        self._ends: deque[Position] = deque(maxlen=SEQUENTIAL_READS_MAX)
+        self._ends: list[Position] = []  # the latest last, SEQUENTIAL_READS_MAX of them at most
         self._loading: dict[Position, asyncio.Task[None]] = {}
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
         self._entry_bytes = 0
@@ -140,6 +140,7 @@ class CatchUp:
     def _read_until(self, entry: Entry) -> None:
         """A read ended with ``entry``: whoever goes on after it is sequential."""
         self._ends.append(self._chain.next_position(Position(entry.ledger_id, entry.entry_id)))
+        del self._ends[:-SEQUENTIAL_READS_MAX]
 
     def _load_more(self, window: Window) -> None:
         if window.end > self._chain.last_entry(window.ledger_id):

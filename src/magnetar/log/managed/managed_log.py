@@ -105,7 +105,9 @@ class ManagedLog:
         self._scope = TaskScope(f"log/{name}", fails(self._task_failed))
         self._tail = context.tail_cache.tail()
         self._watch = ReadableWatch()
-        events = AppenderEvents(self._watch.grew, self._on_lost, self._on_rolled)
+        # Bound once for all parts: logs are many.
+        trim, lost, open_only = self._maybe_trim, self._on_lost, self._require_open
+        events = AppenderEvents(self._watch.grew, lost, self._on_rolled)
         self._appender = Appender(
             store,
             context.ledgers,
@@ -129,33 +131,24 @@ class ManagedLog:
         )
         self._search = HeaderSearch(self._chain, self.read)
         self.positions: Positions = ChainPositions(self._chain, self._search)
-        cursor_events = CursorEvents(
-            self._maybe_trim, self._on_lost, self._require_open, store.confirm_owned
-        )
+        cursor_events = CursorEvents(trim, lost, open_only, store.confirm_owned)
         self._cursors = ManagedCursors(
             name, ChainCursors(self._chain), context.cursors, self._scope, cursor_events
         )
         self.cursors: Cursors = self._cursors
         self.checkpoints: Checkpoints = store
-        hold_events = HoldEvents(self._maybe_trim, self._on_lost, self._require_open)
+        hold_events = HoldEvents(trim, lost, open_only)
         self._holds = LogHolds(store, context.now_ms, hold_events)
         self.holds: Holds = self._holds
         tabled_events = TabledEvents(
-            self._maybe_trim,
-            self._forget_read,
-            lambda: self._compaction.needed_after(),
-            self._on_lost,
-            self._require_open,
+            trim, self._forget_read, lambda: self._compaction.needed_after(), lost, open_only
         )
         self.tabled: TabledLedgers = LogTabled(store, tabled_events)
         self.epochs: LogEpochs = EpochsOfLedgers(self.epoch, lambda: self.positions.end_offset)
-        self._compaction = self._make_compaction()
+        self._compaction = self._make_compaction(CompactionEvents(trim, lost, open_only))
         self.compaction: KeyCompaction = self._compaction
         front_events = FrontEvents(
-            self._begins_later,
-            lambda: self._compaction.in_use,
-            self._on_lost,
-            self._require_open,
+            self._begins_later, lambda: self._compaction.in_use, lost, open_only
         )
         self.front: LogFront = LedgersFront(store, self.positions, front_events)
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
@@ -164,8 +157,7 @@ class ManagedLog:
         self.tick = self._scope.guarded(self._tick, "tick")
         """Some time has passed. A failure is this log's, not of those that come after it."""
 
-    def _make_compaction(self) -> LogCompaction:
-        events = CompactionEvents(self._maybe_trim, self._on_lost, self._require_open)
+    def _make_compaction(self, events: CompactionEvents) -> LogCompaction:
         return LogCompaction(
             self,
             self._chain,

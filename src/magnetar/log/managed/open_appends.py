@@ -89,7 +89,7 @@ class OpenAppends:
     def __init__(self, name: str, waiting_bytes_max: int) -> None:
         self.pending_bytes = 0
         self.sent: deque[OpenAppend] = deque()
-        self._waiting: deque[OpenAppend] = deque()
+        self._waiting: deque[OpenAppend] | None = None  # made when a ledger is changed
         self._waiting_bytes = 0
         self._waiting_bytes_max = waiting_bytes_max
         self._overflowed = False
@@ -118,6 +118,8 @@ class OpenAppends:
             self.refuse(done, error)
             return
         copies = [bytes(payload) for payload in payloads]
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append(OpenAppend(done, copies, len(copies), size, content))
         self._waiting_bytes += size
         self.pending_bytes += size
@@ -188,14 +190,16 @@ class OpenAppends:
                 open_entries = item.entries[len(item.entries) - item.count :]
                 item.payloads = [memoryview(entry)[payload_offset:] for entry in open_entries]
                 item.entries = ()
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.appendleft(item)
         self.sent.clear()
 
     def fail_all(self, error: MagnetarError) -> None:
         """Fail everything open, in order."""
-        items = [*self.sent, *self._waiting]
+        items = [*self.sent, *(self._waiting or ())]
         self.sent.clear()
-        self._waiting.clear()
+        self._waiting = None
         self._waiting_bytes = 0
         self._overflowed = False
         for item in items:

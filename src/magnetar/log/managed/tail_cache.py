@@ -121,7 +121,7 @@ class LogTail:
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
-        self._runs: deque[_Run] = deque()  # of growing ledger ids
+        self._runs: list[_Run] = []  # of growing ledger ids, few
 
     def add(
         self,
@@ -168,7 +168,7 @@ class LogTail:
         run.drop(count)
         runs = self._runs
         while len(runs) > 1 and not len(runs[0]):
-            runs.popleft()
+            del runs[0]
 
     def clear(self) -> None:
         """The log is closed: give everything back."""
