@@ -27,7 +27,7 @@ from typing import Final
 from bench import results
 from bench.loadgen import PublishLoad, Target, publish
 from bench.many_topics import message, resident_bytes
-from bench.measure import CpuClock, machine
+from bench.measure import CpuClock, cpu_seconds, machine
 from bench.server import Server, standalone_on, work_directory
 from bench.wire_client import Connection
 from magnetar.wire.pulsar.commands import encode_command, encode_payload_command
@@ -37,7 +37,9 @@ OUTSTANDING: Final = 5
 AT_ONCE: Final = 100
 """Topics that are asked for at once."""
 REST_S: Final = 3.0
-QUIET: Final = ("--set", "broker.keep_alive_ms=600000")
+QUIET: Final = (
+    "--set", "broker.keep_alive_ms=600000", "--set", "broker.connections_max=11000",
+)  # fmt: skip
 PARTS: Final = ("connections", "topics", "start")
 
 
@@ -148,12 +150,16 @@ def starts(gigabytes: float) -> list[object]:
             )
             publish(Target("127.0.0.1", server.broker_port, "growth", (server.pid,)), load)
         with standalone_on(folder) as server:
-            clean_s = server.ready_s
+            clean = _ready(server)
             load = PublishLoad(connections=4, depth=16, entries=2_000, warmup_entries=10, batch=127)
             publish(Target("127.0.0.1", server.broker_port, "growth", (server.pid,)), load)
             os.kill(server.pid, signal.SIGKILL)
         with standalone_on(folder) as server:
-            return [gigabytes, f"{clean_s:.2f}", f"{server.ready_s:.2f}"]
+            return [gigabytes, clean, _ready(server)]
+
+
+def _ready(server: Server) -> str:
+    return f"{server.ready_s:.2f} ({sum(cpu_seconds(server.pid)):.2f})"
 
 
 def main() -> None:
@@ -177,7 +183,7 @@ def main() -> None:
         )  # fmt: skip
         tables["topics"] = columns, [topics(count, given.messages) for count in given.counts]
     if "start" in given.parts:
-        columns = ("GB", "start s, clean", "start s, killed")
+        columns = ("GB", "start s (CPU s), clean", "killed")
         tables["start"] = columns, [starts(each) for each in given.gigabytes]
     text = "\n\n".join(results.table(columns, rows) for columns, rows in tables.values())
     results.store("growth", {name: rows for name, (_, rows) in tables.items()}, text, where)

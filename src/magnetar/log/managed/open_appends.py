@@ -145,6 +145,7 @@ class OpenAppends:
                 self.sent.append(item)
             else:
                 self._fail(item, item.refusal)
+        self._waiting = None  # a topic in use would keep an empty one, of 760 bytes, for ever
         self._overflowed = False
         return None
 
