@@ -210,10 +210,11 @@ def _goes_on_after_a_failure() -> AbstractContextManager[None]:
         if error is None:
             original(self, item, count, error, runs)
             return
-        self._under_way.popleft()
+        self._under_way.pop(0)
         self._under_way_bytes -= item.byte_count
         self._failed_once = error
-        self._moved.set()
+        if self._moved is not None:
+            self._moved.set()
 
     until = TopicIntake._until
 
