@@ -13,6 +13,7 @@ call that is interrupted (Ctrl-C) is cancelled; objects may be used from any thr
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -20,6 +21,11 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from magnetar.model.errors import LedgerError
+
+if sys.platform == "win32":
+    from asyncio import new_event_loop
+else:  # 6 % less CPU of a Spark task that reads
+    from uvloop import new_event_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +43,7 @@ class LoopThread:
 
     def __init__(self, name: str, what: str) -> None:
         self.what = what
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._beginning = threading.Lock()
         self._ended = False
         self._under_way: set[_Call] = set()

@@ -27,6 +27,12 @@ NAMES_AS_BITS: Final = 32
 """Different names of properties, each a bit of what is added up."""
 
 
+_OF_ENTRIES: Final = frozenset(
+    ("topic", "partition", "message_id", "publish_time", "offset", "schema_version")
+)
+"""Columns of which it has to be known in which entry each message lies."""
+
+
 class EntryIds(NamedTuple):
     """What holds for all messages of an entry, of every entry that rows lie in. ``offsets``: of
     each one's first message, ``NO_OFFSETS`` if it is not known. ``schema_versions``: with which its
@@ -48,25 +54,28 @@ class ArrowColumns:
         self.partition = partition_number(topic)
         self._constants: dict[str, object] = {"topic": topic, "partition": self.partition}
         self._repeated: dict[str, Array] = {}
+        self.of_entries = not _OF_ENTRIES.isdisjoint(columns)
+        """Whether gathered rows need ``EntryIds``."""
 
     def batch(self, rows: MessageRows, ids: EntryIds) -> pa.RecordBatch:
         """Raises ``ProtocolError`` for a string that is not UTF-8."""
         arrays = [self._array(field, rows, ids) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def gathered_batch(self, rows: GatheredRows, ids: EntryIds) -> pa.RecordBatch:
-        """Raises ``ProtocolError`` for a string that is not UTF-8."""
-        entries, indexes = rows.places()
-        arrays = [self._gathered_array(field, entries, indexes, ids, rows) for field in self.schema]
+    def gathered_batch(self, rows: GatheredRows, ids: EntryIds | None) -> pa.RecordBatch:
+        """``ids``: None unless ``of_entries``. Raises ``ProtocolError`` for a string that is not
+        UTF-8."""
+        placed = None if ids is None else (*rows.places(), ids)
+        count = rows.message_count
+        arrays = [
+            found
+            if placed is not None and (found := self._of_entry(field, *placed)) is not None
+            else self._gathered_array(field, count, rows)
+            for field in self.schema
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _gathered_array(
-        self, field: pa.Field, entries: Ints, indexes: Ints, ids: EntryIds, rows: GatheredRows
-    ) -> Array:
-        found = self._of_entry(field, entries, indexes, ids)
-        if found is not None:
-            return found
-        count = len(entries)
+    def _gathered_array(self, field: pa.Field, count: int, rows: GatheredRows) -> Array:
         if field.name == "value":
             assert rows.values is not None
             return _bytes_array(rows.values, count, field.type)

@@ -135,8 +135,10 @@ class EntryDecoder:
         taken = len(rows.messages)
         if not taken:
             return 0, None
-        offsets_ = _offsets(offsets[:taken], rows.messages, rows.last_offsets)
-        ids = _ids(entries[:taken], rows.publish_times_ms, offsets_, rows.schema_versions)
+        ids = None
+        if self._arrow.of_entries:
+            offsets_ = _offsets(offsets[:taken], rows.messages, rows.last_offsets)
+            ids = _ids(entries[:taken], rows.publish_times_ms, offsets_, rows.schema_versions)
         try:
             batch = self._arrow.gathered_batch(rows, ids)
         except ProtocolError:  # of which entry is found out by columns

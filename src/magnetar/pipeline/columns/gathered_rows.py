@@ -45,6 +45,10 @@ class GatheredRows(NamedTuple):
     event_times_ms: Ints | None
     keys_encoded: Ints | None
 
+    @property
+    def message_count(self) -> int:
+        return int(np.maximum(self.messages, 1).sum())
+
     def places(self) -> tuple[Ints, Ints]:
         """In which entry each message lies, and its place in the batch."""
         counts = np.maximum(self.messages, 1)

@@ -52,8 +52,6 @@ WRITE_OPTIONS = (
     *DELIVERY_OPTIONS, *VALUE_WRITE_OPTIONS,
 )  # fmt: skip
 
-SPLIT_BYTES = 48 << 20
-"""What a task reads at the bookies, if nothing else is said."""
 TRIGGER_DELAY_MS = 15 * 60_000
 PIN_MS, PIN_MS_MAX = 10 * 60_000, 60 * 60_000
 
@@ -85,7 +83,7 @@ class ReadOptions:
     poll_timeout_ms: int
     fail_on_data_loss: bool
     read_mode: str
-    split_bytes: int
+    split_bytes: int | None
     future_start_allowed: bool
     given: frozenset[str]
     """The options that the user gave, in lower case."""
@@ -125,7 +123,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         poll_timeout_ms=options.number("pollTimeoutMs", 60_000) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         read_mode=options.choice("readMode", ("auto", "storage", "broker")),
-        split_bytes=options.size("maxPartitionBytes") or SPLIT_BYTES,
+        split_bytes=options.size("maxPartitionBytes"),
         future_start_allowed=options.choice(
             "startingOffsetsByTimestampStrategy", ("error", "latest")
         )

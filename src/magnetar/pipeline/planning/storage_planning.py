@@ -14,6 +14,7 @@ Ledgers are not opened: how many bytes they are comes in one answer of the broke
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,12 @@ from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.options.source_options import ReadOptions
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.planning.splits import PlannedRange, Split, Splitter
-from magnetar.pipeline.planning.storage_splits import StoredRange, cut, stored_range
+from magnetar.pipeline.planning.storage_splits import (
+    StoredRange,
+    cut,
+    split_bytes_for,
+    stored_range,
+)
 
 STORAGE_BYTES_MIN: Final = 4 << 20
 CONNECT_S: Final = 2.0
@@ -84,7 +90,9 @@ def _why_not(bookies: Mapping[str, tuple[str, int]]) -> str:
 
 class StorageSplitter:
     """Implements ``splits.Splitter``. ``ranges``: how many there are, of which each makes its part
-    of ``minPartitions``. ``through_broker`` cuts those that are not read at the bookies."""
+    of ``minPartitions``, and has its part of the cores. ``cores``: of the driver's machine; nobody
+    tells how many the session has. ``through_broker`` cuts those that are not read at the bookies.
+    """
 
     def __init__(
         self,
@@ -93,19 +101,23 @@ class StorageSplitter:
         reach: BookieReach,
         ranges: int,
         through_broker: Splitter,
+        cores: int | None = None,
     ) -> None:
         self._options = options
         self._logs = logs
         self._reach = reach
         self._through_broker = through_broker
         self._splits_min = -(-(options.partitions_min or 1) // max(1, ranges))
+        self._cores = -(-(cores or os.cpu_count() or 1) // max(1, ranges))
 
     def split(self, part: PlannedRange) -> Sequence[Split]:
         stored = stored_range(part, self._logs.ledgers(part.topic, part.start, part.end))
         if stored is None or not self._at_bookies(stored):
             return self._through_broker.split(part)
         or_broker = self._options.read_mode != "storage"
-        return cut(stored, self._options.split_bytes, self._splits_min, or_broker=or_broker)
+        fitting = split_bytes_for(stored.byte_count, self._cores)
+        split_bytes = self._options.split_bytes or fitting
+        return cut(stored, split_bytes, self._splits_min, or_broker=or_broker)
 
     def _at_bookies(self, stored: StoredRange) -> bool:
         if self._options.read_mode == "storage":

@@ -1,13 +1,15 @@
 """How ranges are cut for reading at the bookies: by bytes, within ledgers. Pure.
 
 A range is the entries of some ledgers; what is known of those (``losses.LedgerFacts``) says how
-many bytes they are. They are cut into pieces of about the same size, of ``split_bytes`` at most, or
-more pieces if as many are asked for; so one topic of one partition uses every core. Cuts lie
+many bytes they are. They are cut into pieces of about the same size, of ``split_bytes`` at most
+(``split_bytes_for``, if nobody says), or more pieces if as many are asked for; so one topic of one
+partition uses every core. Cuts lie
 between entries, at the place where the mean size of a ledger's entries says that the size is
 reached. What was planned of closed ledgers is planned again in the same way, as their sizes never
 change.
 
 The contract of splits: ``splits.py``.
+Why these sizes: docs/adr/0177-splits-by-the-drivers-cores.md.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ from magnetar.pipeline.places import Place
 from magnetar.pipeline.planning.splits import PlannedRange, Split
 
 SPLITS_MAX: Final = 10_000
+
+SPLIT_BYTES_MIN: Final = 48 << 20
+"""A task costs, beside what it reads, the CPU time of reading 7 MiB: more tasks than that makes
+would be waste, though cores were free."""
+SPLIT_BYTES_MAX: Final = 128 << 20
+"""Larger ones save nothing that counts, and the last of them is waited for longer. Spark's own, of
+files."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,11 @@ def _span(part: PlannedRange, facts: LedgerFacts) -> LedgerSpan:
         # of the open ledger the range may know more than the facts
         stop = min(stop, wanted) if facts.closed else wanted
     return LedgerSpan(facts.ledger_id, first, stop)
+
+
+def split_bytes_for(byte_count: int, cores: int) -> int:
+    """About how much one task reads of a range, so that each of the cores has a part of it."""
+    return min(max(-(-byte_count // max(1, cores)), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
 
 
 def cut(stored: StoredRange, split_bytes: int, splits_min: int, *, or_broker: bool) -> list[Split]:

@@ -10,18 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.pipeline.losses import LedgerFacts
-from magnetar.pipeline.options.source_options import SPLIT_BYTES
 from magnetar.pipeline.places import START, Place
 from magnetar.pipeline.planning.splits import PlannedRange, check_cover
 from magnetar.pipeline.planning.storage_splits import (
+    SPLIT_BYTES_MAX,
+    SPLIT_BYTES_MIN,
     ByStorage,
     LedgerSpan,
     StoredRange,
     cut,
+    split_bytes_for,
     stored_range,
 )
 
 TOPIC = "persistent://public/default/t"
+SPLIT_BYTES = 48 << 20
 
 
 def part(start: Place, end: Place) -> PlannedRange:
@@ -59,6 +62,14 @@ def test_what_was_published_since_the_facts_is_in_the_range() -> None:
 )  # fmt: skip
 def test_facts_that_are_not_enough(ledgers: tuple[LedgerFacts, ...]) -> None:
     assert stored_range(part(START, Place(4, 0, 0)), ledgers) is None
+
+
+def test_each_core_has_a_part_of_the_range() -> None:
+    mib = 1 << 20
+    assert split_bytes_for(400 * mib, 4) == 100 * mib
+    assert split_bytes_for(400 * mib, 1) == SPLIT_BYTES_MAX
+    assert split_bytes_for(400 * mib, 64) == SPLIT_BYTES_MIN
+    assert split_bytes_for(4 * mib, 0) == SPLIT_BYTES_MIN
 
 
 def test_one_ledger_is_cut_into_pieces_of_one_size() -> None:

@@ -92,7 +92,7 @@ class World:
 
 
 class _Options:
-    split_bytes = 1 << 30
+    split_bytes: int | None = 1 << 30
 
     def __init__(self, read_mode: str, partitions_min: int) -> None:
         self.read_mode = read_mode
@@ -123,6 +123,25 @@ def test_every_message_once(world: World, count: int) -> None:
     assert len(splits) == count
     assert [value for split in splits for value in world.read(split)] == world.values
     assert not world.cluster.opened or all(topic == TOPIC for topic, _ in world.cluster.opened)
+
+
+def test_the_cores_share_a_range_if_no_size_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.pipeline.planning.storage_splits.SPLIT_BYTES_MIN", 1)
+    (whole,) = world.splits()
+
+    def tasks(split_bytes: int | None, cores: int, ranges: int) -> int:
+        options = _Options("storage", 1)
+        options.split_bytes = split_bytes
+        logs: Any = _Logs(world.cluster)
+        reach: Any = None
+        splitter = StorageSplitter(options, logs, reach, ranges, WholeRanges(), cores)  # type: ignore[arg-type]
+        return len(splitter.split(whole.part))
+
+    assert tasks(None, 4, 1) == 4
+    assert tasks(None, 4, 3) == 2
+    assert tasks(1 << 30, 4, 1) == 1
 
 
 def test_a_range_within_batches(world: World) -> None:
