@@ -45,6 +45,8 @@ from bench.trees import ROOT
 
 SIZES = {100: 1_000_000, 1024: 400_000}
 PARTITIONS = 2
+NUMBER_BYTES = 20
+"""At the end of a value; what is before them is the same in all."""
 RATE, WARM_S, SECONDS = 1_000, 8.0, 20.0
 STREAMED_BYTES = 100
 REST_S, IDLE_CPU_S = 30.0, 0.1
@@ -125,6 +127,15 @@ def scan(frame: DataFrame) -> None:
     frame.write.format("noop").mode("append").save()
 
 
+def made_rows(spark: SparkSession, size: int, rows: int) -> DataFrame:
+    """With a key and a value of ``size`` bytes each, in two partitions. What all values begin with
+    is a literal: ``lpad`` to 1 KiB sets it byte by byte, which takes as much CPU as a sink."""
+    common, number = "x" * (size - NUMBER_BYTES), f"lpad(cast(id as string), {NUMBER_BYTES}, 'x')"
+    return spark.range(0, rows, 1, 2).selectExpr(
+        "concat('k', id % 1000) as key", f"concat('{common}', {number}) as value"
+    )
+
+
 class Rounds:
     """Writes and scans."""
 
@@ -147,9 +158,7 @@ class Rounds:
     def _side(self, name: str, topic: str, size: int, rows: int) -> None:
         side = self._sides[name]
         side.make(topic, PARTITIONS)
-        made = self._spark.range(0, rows, 1, 2).selectExpr(
-            "concat('k', id % 1000) as key", f"lpad(cast(id as string), {size}, 'x') as value"
-        )
+        made = made_rows(self._spark, size, rows)
         self._keep("write", size, name, side.pids, lambda: side.write(made, topic))
         if name == LEAST:
             return  # reads as what was written exactly once

@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from magnetar.env.disk import DiskFile
 from magnetar.model.entry import ENTRY_HEADER_BYTES
+from magnetar.speedups import crc32c
 
 HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 8

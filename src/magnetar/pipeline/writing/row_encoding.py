@@ -1,4 +1,5 @@
-"""Rows of a task into entries, by columns: no object per row but the values themselves.
+"""Rows of a task into entries, by columns: those that are simple by Arrow (``simple_rows``), others
+with no object per row but the values themselves.
 
 Rows keep their order in each topic partition, and keys stay inside each message. A topic with
 partitions gets rows with a key by the key's hash (Java's string hash, as Pulsar's Java client does
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 from base64 import b64decode
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.pipeline.writing.simple_rows import SimpleRows
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
 from magnetar.wire.pulsar.writing import Columns, EncodedKey, EntryBuilder, Head, Key
@@ -81,6 +84,10 @@ class RowEncoder:
     ) -> Iterator[Encoded]:
         """The rows of ``batch``, topic by topic; ``number(topic)`` is asked when its entries are
         built, so each is to be taken before the next."""
+        simple = None if self._encoding.by_key else SimpleRows.of(batch)
+        if simple is not None:
+            yield from self._encode_simple(simple, sender, number)
+            return
         columns = columns_of(batch)
         for name, rows in self._by_topic(batch, columns):
             version = self._schema_version(name)
@@ -92,8 +99,48 @@ class RowEncoder:
                 ]
                 yield Encoded(topic, entries, len(part.values))
 
+    def _encode_simple(
+        self, rows: SimpleRows, sender: str, number: Callable[[str], int]
+    ) -> Iterator[Encoded]:
+        """As row by row, the entries included."""
+        name = self._full(None)
+        version = self._schema_version(name)
+        partitions = self._partitions_of(name)
+        if len(partitions) == 1:
+            parts: Iterable[tuple[int, SimpleRows]] = [(0, rows)]
+        elif rows.keys is None:
+            parts = self._simple_in_turn(rows, len(partitions))
+        else:
+            self._next_turn(len(rows.values))
+            parts = rows.by_place(self._hash, len(partitions))
+        for place, part in parts:
+            topic = partitions[place]
+            first = number(topic)
+            joined = part.joined(self._writer)
+            entries = [
+                self._checked(
+                    self._writer.sealed(
+                        Head(sender, first + i, self._now_ms(), None, version),
+                        joined.data[joined.bounds[start] : joined.bounds[stop]],
+                        stop - start,
+                    )
+                )
+                for i, (start, stop) in enumerate(self._cuts(joined.value_bytes))
+            ]
+            yield Encoded(topic, entries, len(part.values))
+
+    def _simple_in_turn(self, rows: SimpleRows, count: int) -> Iterator[tuple[int, SimpleRows]]:
+        size = len(rows.values)
+        places = np.array([self._in_turn(index) % count for index in range(size)])
+        self._next_turn(size)
+        for place in np.unique(places).tolist():
+            chosen = pa.array(np.flatnonzero(places == place))
+            yield place, SimpleRows(None, rows.values.take(chosen))
+
     def _entry(self, head: Head, columns: Columns) -> bytes:
-        entry = self._writer.entry(head, columns)
+        return self._checked(self._writer.entry(head, columns))
+
+    def _checked(self, entry: bytes) -> bytes:
         if len(entry) > ENTRY_BYTES_MAX:
             raise BrokerError(
                 f"a row makes an entry of {len(entry)} bytes; the most that a topic takes is "
@@ -122,9 +169,7 @@ class RowEncoder:
         return self._topic
 
     def _by_partition(self, topic: str, columns: Columns) -> Iterator[tuple[str, Columns]]:
-        partitions = self._partitions.get(topic)
-        if partitions is None:
-            partitions = self._partitions[topic] = self._ask_partitions(topic)
+        partitions = self._partitions_of(topic)
         if len(partitions) == 1:
             yield partitions[0], columns
             return
@@ -134,9 +179,18 @@ class RowEncoder:
             key = None if keys is None else keys[index]
             place = self._in_turn(index) if key is None else self._hash(key)
             rows.setdefault(place % len(partitions), []).append(index)
-        self._turn += 1 + len(columns.values) // self._encoding.messages_max
+        self._next_turn(len(columns.values))
         for place, indices in sorted(rows.items()):
             yield partitions[place], columns.chosen(indices)
+
+    def _partitions_of(self, topic: str) -> Sequence[str]:
+        found = self._partitions.get(topic)
+        if found is None:
+            found = self._partitions[topic] = self._ask_partitions(topic)
+        return found
+
+    def _next_turn(self, rows: int) -> None:
+        self._turn += 1 + rows // self._encoding.messages_max
 
     def _in_turn(self, index: int) -> int:
         return self._turn + index // self._encoding.messages_max
@@ -162,17 +216,21 @@ class RowEncoder:
 
     def _sized(self, columns: Columns) -> Iterator[Columns]:
         """At most so many messages, and about so many bytes, at a time."""
-        count = len(columns.values)
-        ends = list(
-            accumulate(ROW_OVERHEAD_BYTES + (0 if v is None else len(v)) for v in columns.values)
-        )
+        values = columns.values
+        for start, stop in self._cuts([0 if v is None else len(v) for v in values]):
+            yield columns if stop - start == len(values) else columns.part(start, stop)
+
+    def _cuts(self, value_bytes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """(start, stop) of the rows of each entry."""
+        count = len(value_bytes)
+        ends = list(accumulate([ROW_OVERHEAD_BYTES + size for size in value_bytes]))
         start = 0
         while start < count:
             before = ends[start - 1] if start else 0
             stop = min(start + self._encoding.messages_max, count)
             if ends[stop - 1] - before > self._encoding.bytes_max:
                 stop = _last_within(ends, start, stop, before + self._encoding.bytes_max)
-            yield columns if stop - start == count else columns.part(start, stop)
+            yield start, stop
             start = stop
 
 

@@ -88,15 +88,16 @@ class EntryBuilder:
         """All of ``columns`` as one entry, and behind them ``gone`` messages that only keep their
         places (``compacted_out``)."""
         data = self._messages(columns) + GONE_MESSAGE * gone
-        return self._sealed(head, data, len(columns.values) + gone)
+        return self.sealed(head, data, len(columns.values) + gone)
 
     def sparse_entry(self, head: Head, columns: Columns, rows: Sequence[int | None]) -> bytes:
         """An entry of as many messages as there are ``rows``: each the row of ``columns`` that it
         says, or one that only keeps its place."""
         parts = [GONE_MESSAGE if row is None else _message(columns, row) for row in rows]
-        return self._sealed(head, b"".join(parts), len(rows))
+        return self.sealed(head, b"".join(parts), len(rows))
 
-    def _sealed(self, head: Head, data: bytes, messages: int) -> bytes:
+    def sealed(self, head: Head, data: bytes | memoryview, messages: int) -> bytes:
+        """An entry of that many messages, whose data is there."""
         metadata = MessageMetadata(
             producer_name=head.producer_name,
             sequence_id=head.sequence_id,
@@ -135,10 +136,11 @@ class EntryBuilder:
         try:
             parts[0::2] = [heads[len(value)] for value in values]
         except KeyError:
-            parts[0::2] = [self._value_head(len(value)) for value in values]
+            parts[0::2] = [self.value_head(len(value)) for value in values]
         return b"".join(parts)
 
-    def _value_head(self, size: int) -> bytes:
+    def value_head(self, size: int) -> bytes:
+        """What stands before a value without a key."""
         found = self._of_values.get(size)
         if found is None:
             single = b"\x18" + varint(size)
@@ -154,11 +156,12 @@ class EntryBuilder:
             lengths = len(key), len(value)
             found = around.get(lengths)
             if found is None:
-                found = self._around(*lengths)
+                found = self.around(*lengths)
             parts += (found[0], key, found[1], value)
         return b"".join(parts)
 
-    def _around(self, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+    def around(self, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+        """What stands before a key and between it and its value."""
         before = b"\x12" + varint(key_bytes)
         after = b"\x18" + varint(value_bytes)
         size = len(before) + key_bytes + len(after)
