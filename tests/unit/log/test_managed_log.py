@@ -489,6 +489,32 @@ def test_readers_load_no_more_than_their_share_of_the_read_ahead(
     asyncio.run(scenario())
 
 
+def test_a_reader_that_takes_a_window_in_one_read_finds_the_next_in_memory() -> None:
+    """As who reads batches of some hundred KiB: a few of them are a window."""
+
+    async def scenario() -> None:
+        process = Process(World())
+        entry_bytes = 72
+        config = LedgerConfig(tail_cache_bytes=0, read_ahead_bytes_max=2 * 3 * entry_bytes)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 60, batch=10)
+        at, found, waited = EARLIEST, list[Entry](), 0
+        while len(found) < 60:
+            some = log.read_cached(at, 3, 1 << 20)
+            if some is None:
+                waited += 1
+                some = await log.read(at, 3, 1 << 20)
+            found += some
+            at = Position(found[-1].ledger_id, found[-1].entry_id + 1)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert values(found) == list(range(60))
+        assert waited == 2, "the first read, and the one that shows that it goes on"
+        assert sum(count for _, _, count in process.ledgers.reads) == 60, "nothing is read twice"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 300, 1 << 20])
 def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> None:
     async def scenario() -> None:

@@ -3,7 +3,9 @@
 A reader that goes forward through a ledger rests after each read from the disk ``REST_SHARE`` times
 as long as that took, while entries are being added. It may have asked for several runs at once: a
 read is one of a reader that goes forward when it begins where another one has ended, or was asked
-to end; their rests add up. What starts anew (the first read of a ledger, a jump) never waits. See
+to end; their rests add up. What starts anew (the first read of a ledger, a jump) never waits. A few
+small entries are not adds going on: a consumer that catches up has its acknowledgements stored ten
+times a second, and would rest for its own. See
 ``docs/adr/0018-reads-yield-to-adds.md``.
 """
 
@@ -15,7 +17,9 @@ REST_SHARE = 5.0
 REST_S_MAX = 0.05
 """After one read."""
 ADDING_S = 0.1
-"""So long after an add was seen, adds count as going on."""
+ADDING_BYTES = 4096
+"""So much within ``ADDING_S`` is adds going on, and for so long after it: some 40 entries of 1 KiB
+a second, or what twenty cursors store of their acknowledgements."""
 LEDGERS_MAX = 1024
 RUNS_AT_ONCE_MAX = 32
 """Ends of reads that are remembered of a ledger."""
@@ -35,8 +39,9 @@ class ReadPace:
 
     def __init__(self) -> None:
         self._readers: dict[int, _Reader] = {}
-        self._appended_bytes = 0
-        self._added_at_s = -ADDING_S
+        self._adding = False
+        self._counted_bytes = 0
+        self._counted_at_s = 0.0
 
     def rest_s(self, ledger_id: int, entry_id: int, appended_bytes: int, now_s: float) -> float:
         """How long to wait before reading ``entry_id`` from the disk. ``appended_bytes``: what
@@ -49,9 +54,11 @@ class ReadPace:
 
     def adding(self, appended_bytes: int, now_s: float) -> bool:
         """Whether entries are being added. ``appended_bytes``: what adds have brought so far."""
-        if appended_bytes != self._appended_bytes:
-            self._appended_bytes, self._added_at_s = appended_bytes, now_s
-        return now_s - self._added_at_s < ADDING_S
+        many = appended_bytes - self._counted_bytes >= ADDING_BYTES
+        if many or now_s - self._counted_at_s >= ADDING_S:
+            self._adding = many
+            self._counted_bytes, self._counted_at_s = appended_bytes, now_s
+        return self._adding
 
     def begun(self, ledger_id: int, next_entry_id: int) -> None:
         """A read is to end before ``next_entry_id``."""

@@ -132,8 +132,13 @@ class CatchUp:
         found = await self._fetch(position, WINDOW_ENTRIES, share)
         window = Window(position.ledger_id, found)
         served = window.read(position.entry_id, max_entries, max_bytes)
-        if len(served) < len(found) and rewrites == self._rewrites:
+        # One that is served whole (an entry or two of large batches) is kept for what comes after
+        # it: else such a reader waits for each of its reads. Not if it is past its share.
+        kept = len(served) < len(found) or window.held_bytes <= share
+        if kept and rewrites == self._rewrites:
             self._ahead.account(window)
+            if window.wants_more:
+                self._load_more(window)
         self._read_until(served[-1])
         return served
 
