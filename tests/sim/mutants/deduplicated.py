@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,7 +53,7 @@ def _told_at_once() -> AbstractContextManager[None]:
     """A repeat is answered when it comes, not when its turn does."""
 
     def answer_in_turn(self: Any, answer: NotAppended) -> None:
-        self._beside.appendleft(answer._replace(after=0))
+        self._beside = deque((answer._replace(after=0), *(self._beside or ())))
         self._release()
 
     return replaced((Producer, "answer_in_turn", answer_in_turn))

@@ -12,11 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.config import LedgerConfig
+from magnetar.env.metadata import Versioned
 from magnetar.log.managed import appender
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.records import decode_log, log_path
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LedgerError, LogError, MetadataError, NoSuchLedgerError
+from magnetar.model.errors import (
+    LedgerError,
+    LogError,
+    MetadataError,
+    NoNodeError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
 from magnetar.model.ids import EARLIEST, Position
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.contract.engines import seen
@@ -207,6 +215,36 @@ def test_a_log_that_was_made_anew_is_another_one() -> None:
         await again.close()
 
     run_virtual(scenario())
+
+
+def test_a_log_that_is_gone_is_not_followed_by_what_a_server_remembers() -> None:
+    async def scenario() -> None:
+        world = World()
+        owners = Process(world).store(SMALL)
+        log = await owners.open(NAME)
+        await publish(log, 0, 3)
+        stale, synced = dict(world.nodes), []
+        await log.close()
+        await owners.delete(NAME)
+        process = Process(world)
+
+        async def sync() -> None:
+            synced.append(True)
+
+        async def get(path: str) -> Versioned:
+            nodes = world.nodes if synced else stale
+            if path not in nodes:
+                raise NoNodeError(path)
+            return nodes[path]
+
+        store = process.store(SMALL)
+        monkey.setattr(process.metadata, "sync", sync)
+        monkey.setattr(process.metadata, "get", get)
+        with pytest.raises(NoSuchLogError):
+            await store.follow(NAME)
+
+    with pytest.MonkeyPatch.context() as monkey:
+        run_virtual(scenario())
 
 
 def test_a_ledger_that_is_closed_and_trimmed_while_its_end_is_read(

@@ -131,6 +131,8 @@ class FollowedLog:
         self._end_watch = self._metadata.watch_value(
             self._path, lambda _: self._record_changed.set()
         )
+        # Else a server that lags may tell of a log that was deleted, and its entries be served.
+        await self._metadata.sync()
         await self._read_record()
         self._scope.spawn(self._follow_record(), "record")
         self._end_task = self._scope.spawn(self._follow_end(), "end")
