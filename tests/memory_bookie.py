@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.core import AddDone
+from magnetar.bookie.core import AddDone, RunsDone
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import (
     FencedError,
@@ -21,6 +21,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.availability import Group, condense
+from magnetar.wire.bookie.messages import AddRun
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -73,6 +74,15 @@ class MemoryBookie:
             self._held.append((done, error, list(entry_ids)))
         else:
             asyncio.get_running_loop().call_soon(done, error, list(entry_ids))
+
+    def add_runs(self, runs: Sequence[AddRun], done: RunsDone) -> None:
+        for run in runs:
+
+            def each(error: MagnetarError | None, ids: Sequence[int], run: AddRun = run) -> None:
+                done(error, (run,), ids)
+
+            asked = (run.ledger_id, run.master_key, run.entry_ids, run.entries, run.flags)
+            self.add_entries(*asked, each)
 
     def _store(
         self,

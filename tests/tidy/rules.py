@@ -73,6 +73,7 @@ NARROWER_PACKAGES: dict[str, set[str]] = {
 DECIDING: tuple[str, ...] = (
     "magnetar.app.restarts",
     "magnetar.bookie.storage.compaction_plan",
+    "magnetar.bookie.storage.location_runs",
     "magnetar.bookie.disk_space",
     "magnetar.bookie.storage.log_usage",
     "magnetar.bookie.space.log_trouble",

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import structlog
 
+from magnetar.bookie.core import RunsDone
 from magnetar.bookie.disk_fit import fitted
 from magnetar.bookie.journal.journal import Done, Journal
 from magnetar.bookie.journal.journal_files import JournalDirectory
@@ -64,6 +65,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.availability import Group
+from magnetar.wire.bookie.messages import AddRun
 
 log = structlog.get_logger(__name__)
 
@@ -280,6 +282,12 @@ class Bookie:
         """Store whole entries, ``entries[i]`` under ``entry_ids[i]``; ``done(error, entry_ids)``
         is called on the loop, later, once. Never blocks, never raises for the world's faults."""
         self._adds.add_entries(ledger_id, master_key, entry_ids, entries, flags, done)
+
+    def add_runs(self, runs: Sequence[AddRun], done: RunsDone) -> None:
+        """As ``add_entries`` for each of a chunk's runs, in order, with one answer for those that
+        become durable together: ``done(error, runs, entry_ids)`` is called with runs all of whose
+        entries have this answer (no ids), or with one and those of its entries that have it."""
+        self._adds.add_runs(runs, done)
 
     # -- fencing, last add confirmed, barriers ------------------------------------------------
 

@@ -12,10 +12,16 @@ from typing import Protocol, TypeAlias
 
 from magnetar.model.errors import MagnetarError
 from magnetar.wire.bookie.availability import Group
+from magnetar.wire.bookie.messages import AddRun
 
 AddDone: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 """``done(error, entry_ids)``: durable (``error`` None) or refused. On the loop, never from inside
 ``add_entries``; over all calls each entry id of the request comes exactly once."""
+
+
+RunsDone: TypeAlias = Callable[[MagnetarError | None, Sequence[AddRun], Sequence[int]], None]
+"""``done(error, runs, entry_ids)``: as ``AddDone``, of one run these entries, or of several runs
+all (no ids)."""
 
 
 class KnownLac(Protocol):
@@ -57,6 +63,10 @@ class BookieCore(Protocol):
         flags: int,
         done: AddDone,
     ) -> None: ...
+
+    def add_runs(self, runs: Sequence[AddRun], done: RunsDone) -> None:
+        """``add_entries`` for each of them, in order."""
+        ...
 
     def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The whole entry if it can be had without waiting, else None."""

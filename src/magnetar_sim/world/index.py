@@ -19,25 +19,28 @@ from magnetar.bookie.storage.location_index import (
     StoredLog,
     UsageChange,
 )
+from magnetar.bookie.storage.location_runs import LocationRun
 from magnetar.env.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.world.devices import Device as MountedDevice
 
 Rows = dict[tuple[int, int], tuple[int, int]]
+Runs = dict[tuple[int, int], bytes]
 Records = dict[int, bytes]
 
 
 class Families(NamedTuple):
-    """``records``: of all ledgers; ``shares``: (ledger id, log id) -> bytes; ``logs``: log id ->
-    what is stored of it, and of -1 the highest id given up."""
+    """``runs``: (ledger id, last entry) -> value; ``records``: of all ledgers; ``shares``:
+    (ledger id, log id) -> bytes; ``logs``: log id -> what is stored of it, and of -1 the highest id
+    given up."""
 
-    rows: Rows
+    runs: Runs
     records: Records
     shares: dict[tuple[int, int], int]
     logs: dict[int, StoredLog]
 
     def copy(self) -> Families:
-        return Families(dict(self.rows), dict(self.records), dict(self.shares), dict(self.logs))
+        return Families(dict(self.runs), dict(self.records), dict(self.shares), dict(self.logs))
 
 
 Change = Callable[[Families], None]
@@ -91,16 +94,29 @@ class IndexData:
         self.syncs: list[tuple[float, int]] = []
         self.moved: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {}
         """Entry -> when its location changed last, and what it was before."""
+        self._rows: Rows | None = None
 
     @property
     def rows(self) -> Rows:
-        return self.held.rows
+        """Entry -> place, by the rows of runs. Of entries that several rows have, which must not
+        be, the place is that of the first row: the one that a lookup finds."""
+        if self._rows is None:
+            found: Rows = {}
+            for (ledger_id, last), value in sorted(self.held.runs.items(), reverse=True):
+                run = LocationRun(ledger_id, last, value)
+                for entry_id in range(run.first, last + 1):
+                    place = run.place(entry_id)
+                    assert place is not None
+                    found[ledger_id, entry_id] = place
+            self._rows = found
+        return self._rows
 
     @property
     def records(self) -> Records:
         return self.held.records
 
     def write(self, at_s: float, change: Change) -> None:
+        self._rows = None
         change(self.held)
         self.pending.append(_Batch(at_s, change))
 
@@ -124,6 +140,7 @@ class IndexData:
         begun = [batch for batch in self.pending if batch.at_s <= now_s]
         self.pending = begun[: keep(len(begun))]
         self.held = self.durable.copy()
+        self._rows = None
         for batch in self.pending:
             batch.change(self.held)
 
@@ -142,6 +159,7 @@ class SimIndex(LocationIndex):
         self.path = path
         self._disk = disk
         self._data = data
+        self._ends = {}
 
     def _check(self, check: Callable[[Path], None]) -> None:
         try:
@@ -158,13 +176,12 @@ class SimIndex(LocationIndex):
             moved = self._data.moved.get(key)
             if moved is not None and moved[0] >= asked_s:
                 return moved[1]
-        return self._data.rows.get(key)
+        return super().location(ledger_id, entry_id)
 
-    def entry_ids(self, ledger_id: int, first: int = 0, at_most: int = 1 << 62) -> list[int]:
-        rows = self._data.rows
-        return sorted(each for ledger, each in rows if ledger == ledger_id and each >= first)[
-            :at_most
-        ]
+    def runs(self, ledger_id: int, first: int) -> Iterator[LocationRun]:
+        runs = self._data.held.runs
+        names = sorted(each for each in runs if each[0] == ledger_id and each[1] >= first)
+        return iter([LocationRun(*name, runs[name]) for name in names])
 
     def ledger(self, ledger_id: int) -> bytes | None:
         self._check(self._disk.check_readable)
@@ -186,7 +203,7 @@ class SimIndex(LocationIndex):
         return 0
 
     def located(self, first: int = 0, behind: int = 1 << 63) -> Iterator[int]:
-        found = {ledger_id for ledger_id, _ in self._data.rows}
+        found = {ledger_id for ledger_id, _ in self._data.held.runs}
         return iter(sorted(each for each in found if first <= each < behind))
 
     def shares(self, ledger_id: int) -> list[Share]:
@@ -199,13 +216,18 @@ class SimIndex(LocationIndex):
         found = [logs[log_id] for log_id in sorted(logs) if log_id >= 0]
         return found, logs[-1].byte_count if -1 in logs else 0
 
-    def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
-        assert len(rows) <= BATCH_MAX
-        new = {(ledger_id, entry_id): (log_id, at) for ledger_id, entry_id, log_id, at in rows}
+    def _write_runs(self, gone: Sequence[tuple[int, int]], new: Sequence[LocationRun]) -> None:
+        lost, come = tuple(gone), {(run.ledger_id, run.last): run.value for run in new}
         before = self._data.rows
-        old = {key: before[key] for key in new if key in before}
-        self._change(lambda held: held.rows.update(new))
-        self._remember(old)
+
+        def apply(held: Families) -> None:
+            for name in lost:
+                held.runs.pop(name, None)
+            held.runs.update(come)
+
+        self._change(apply)
+        now = self._data.rows
+        self._remember({key: place for key, place in before.items() if now.get(key) != place})
 
     def _remember(self, old: Rows) -> None:
         now_s = self._disk.loop.time()
@@ -220,10 +242,12 @@ class SimIndex(LocationIndex):
 
     def change_usage(self, change: UsageChange) -> None:
         forgotten = frozenset(change.no_locations)
+        for ledger_id in forgotten:
+            self._ends.pop(ledger_id, None)
 
         def apply(held: Families) -> None:
-            for key in [key for key in held.rows if key[0] in forgotten]:
-                del held.rows[key]
+            for name in [name for name in held.runs if name[0] in forgotten]:
+                del held.runs[name]
             for key in change.no_shares:
                 held.shares.pop(key, None)
             held.shares.update({(ledger, log): size for ledger, log, size in change.shares})

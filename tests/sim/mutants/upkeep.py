@@ -16,10 +16,13 @@ from magnetar.bookie.space.compactor import Compactor
 from magnetar.bookie.space.log_counts import LogCounts
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
 from magnetar.bookie.space.upkeep import Upkeep
+from magnetar.bookie.storage import location_index, location_runs, storage
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, encode_footer
 from magnetar.bookie.storage.entry_runs import NO_ENTRIES
 from magnetar.bookie.storage.ledger_record import record_deleted
+from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_runs import LocationRun
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.marks import MarkFile
 from magnetar.bookie.storage.reclaim import Reclaimer
@@ -369,6 +372,55 @@ def _freed_before_it_is_durable() -> AbstractContextManager[None]:
     return replaced((Fences, "delete", delete))
 
 
+def _rest_of_a_run_is_lost() -> AbstractContextManager[None]:
+    """Of a row that a run overlaps, what lies behind the run goes with what the run replaces."""
+
+    def replacing(rows: Sequence[LocationRun], run: LocationRun) -> list[LocationRun]:
+        return [left for left in original(rows, run) if left.last < run.first]
+
+    original = location_runs.replacing
+    return replaced((location_index, "replacing", replacing))
+
+
+def _nothing_is_replaced() -> AbstractContextManager[None]:
+    """A run is put beside older rows of its entries: a lookup finds the first that it comes to."""
+    return replaced((LocationIndex, "_look", lambda self, run: ([], False)))
+
+
+def _one_row_is_replaced() -> AbstractContextManager[None]:
+    """Of the rows that a run overlaps only the first is taken for replaced."""
+
+    def look(self: Any, run: LocationRun) -> tuple[list[LocationRun], bool]:
+        rows, more = original(self, run)
+        return rows[:1], more
+
+    original = LocationIndex._look
+    return replaced((LocationIndex, "_look", look))
+
+
+def _gap_is_taken_for_a_run() -> AbstractContextManager[None]:
+    """Entries of a flush that lie side by side are one run, whatever ids they have."""
+
+    def runs_of(
+        ledger_id: int, entry_ids: Sequence[int], log_id: int, offsets: Sequence[int]
+    ) -> list[LocationRun]:
+        return [location_runs.run_of(ledger_id, entry_ids[-1], log_id, offsets)]
+
+    return replaced((storage, "runs_of", runs_of))
+
+
+def _end_is_known_too_early() -> AbstractContextManager[None]:
+    """After a run was put between others its last entry is taken for the ledger's: the next one is
+    put without a look at what is there."""
+
+    def look(self: Any, run: LocationRun) -> tuple[list[LocationRun], bool]:
+        rows, _ = original(self, run)
+        return rows, False
+
+    original = LocationIndex._look
+    return replaced((LocationIndex, "_look", look))
+
+
 UPKEEP = tuple(
     Mutant(name, 2, known, plant, SEEDS_MAX, upkeep=True)
     for name, known, plant in (
@@ -395,5 +447,10 @@ UPKEEP = tuple(
         ("the mark moves before the index is synced", "", _mark_before_the_index),
         ("a flush writes a ledger's first record only", "", _entries_without_a_record),
         ("a full disk makes read-only for good", "", _stays_read_only),
+        ("what a run leaves of another is lost", "", _rest_of_a_run_is_lost),
+        ("a run is put beside what it replaces", "", _nothing_is_replaced),
+        ("a run replaces one row of several", "", _one_row_is_replaced),
+        ("a gap is taken for a run", "", _gap_is_taken_for_a_run),
+        ("a ledger's end is known too early", "", _end_is_known_too_early),
     )
 )

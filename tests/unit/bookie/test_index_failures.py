@@ -15,6 +15,7 @@ from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
+from magnetar.bookie.storage.location_runs import LocationRun
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
@@ -33,11 +34,11 @@ class FailingIndex(LocationIndex):
     refused = 0
     why = "the index fails"
 
-    def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
+    def put_runs(self, runs: Sequence[LocationRun]) -> None:
         if self.failing:
             self.refused += 1
             raise BookieIOError(self.why)
-        super().put_locations(rows)
+        super().put_runs(runs)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ the server closes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -16,8 +16,9 @@ from magnetar.bookie.serving.session import BookieSession, SessionLimits
 from magnetar.env.connections import Connections
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import LacReply
-from magnetar.wire.bookie import v3
-from magnetar.wire.bookie.messages import READ_FENCE, Read
+from magnetar.wire.bookie import v2, v3
+from magnetar.wire.bookie.messages import READ_FENCE, AddRun, Read
+from tests.unit.bookie.storage_kit import KEY, entry
 
 ENTRY_BYTES = 1 << 20
 POLLS = 60
@@ -181,5 +182,46 @@ def test_a_connection_accepted_as_the_server_closes_is_ended(
         session.connection_made(transport)
         assert transport.aborted
         assert server.connection_count == 0
+
+    asyncio.run(scenario())
+
+
+class OrderedCore(Core):
+    """``asked`` has the ledgers of adds and reads, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[int]]] = []
+
+    def add_runs(self, runs: Sequence[AddRun], done: object) -> None:
+        self.asked.append(("add", [run.ledger_id for run in runs]))
+
+    def add_entries(self, ledger_id: int, *_: object) -> None:
+        self.asked.append(("add", [ledger_id]))
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes:
+        self.asked.append(("read", [ledger_id]))
+        return bytes(100)
+
+
+def test_a_read_comes_behind_the_adds_before_it_and_ahead_of_those_behind_it() -> None:
+    """The adds of a chunk go to the core together, but not past what was asked between them."""
+
+    async def scenario() -> None:
+        scope = TaskScope("test", awaited(by="the test"))
+        core = OrderedCore()
+        session = BookieSession(
+            cast(BookieCore, core),
+            SessionLimits(),
+            Connections(),
+            LacWatch(),
+            scope,
+            lambda _: None,
+            lambda _: None,
+        )
+        session.connection_made(StuckTransport(session))
+        one, two, three = (b"".join(v2.encode_adds(KEY, [entry(i, 0)], 0)[0]) for i in (1, 2, 3))
+        receive(session, one + two + v2.encode_read(1, 0, 0, b"") + three)
+        assert core.asked == [("add", [1, 2]), ("read", [1]), ("add", [3])]
+        await scope.close()
 
     asyncio.run(scenario())

@@ -225,7 +225,7 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     cache.active.put_one(0, 9, b"nine")
     assert [cache.get(1, i) for i in (1, 2, 3)] == [b"newer", None, b"three"]
     assert cache.entry_ids(1) == {1, 3}
-    assert half.sorted_columns() == ([1, 1], [1, 3], [b"one", b"three"])
+    assert half.sorted_columns() == ([(1, 2)], [1, 3], [b"one", b"three"])
     cache.flushed()
     assert cache.get(1, 3) is None
     cache.drop_ledger(1)
@@ -246,12 +246,19 @@ def test_a_flush_writes_chunks_bounded_in_number_and_bytes(
         half.put_one(i % 3, i, bytes(size))
     columns = half.sorted_columns()
     chunks = list(columns.chunks(count_max, bytes_max))
-    assert [i for start, stop in chunks for i in range(start, stop)] == list(range(len(sizes)))
-    for start, stop in chunks:
-        taken = [len(entry) for entry in columns.entries[start:stop]]
+    rows = [row for chunk in chunks for row in zip(*chunk[1:], strict=True)]
+    assert rows == [*zip(*columns[1:], strict=True)]
+    owners = [
+        ledger_id for chunk in chunks for ledger_id, count in chunk.spans for _ in range(count)
+    ]
+    assert owners == [entry_id % 3 for entry_id in columns.entry_ids]
+    for chunk in chunks:
+        taken = [len(entry) for entry in chunk.entries]
         assert 0 < len(taken) <= count_max
+        assert sum(count for _, count in chunk.spans) == len(taken)
+        assert all(count > 0 for _, count in chunk.spans)
         assert sum(taken[:-1]) < bytes_max
-        if len(taken) < count_max and stop < len(sizes):
+        if len(taken) < count_max and chunk is not chunks[-1]:
             assert sum(taken) >= bytes_max
 
 

@@ -10,15 +10,17 @@ Rules:
   a ledger that is not in memory (``arrivals``).
 
 What is here is done once per run of adds. A writer of many ledgers sends runs of a single entry,
-so ``_add`` asks what could speak against an add with a few comparisons, and has the reasons worked
-out elsewhere.
+so ``_put`` asks what could speak against an add with a few comparisons, and has the reasons worked
+out elsewhere; and the runs of a chunk are one request to the journal, with one answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
+from magnetar.bookie.core import RunsDone
 from magnetar.bookie.journal.journal import Done, Journal, Request
 from magnetar.bookie.journal.journal_format import ENTRY
 from magnetar.bookie.ledgers.admission import RECOVERY, Admission, check_certain
@@ -31,9 +33,34 @@ from magnetar.bookie.ledgers.parking import Add, Parking
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.config import BookieConfig
 from magnetar.model.errors import BookieError, MagnetarError, TooManyRequestsError
+from magnetar.wire.bookie.messages import AddRun
 
 DEFERRED_SYNC = 4
 """Add flag: answered once accepted; durable after ``force``."""
+
+
+class _TakenRuns:
+    """Runs of one chunk that the write cache has taken."""
+
+    __slots__ = ("byte_count", "entries", "journal", "runs")
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.runs: list[AddRun] = []
+        self.entries: list[bytes] = []
+        self.byte_count = 0
+
+
+def _tell_one(
+    done: RunsDone, run: AddRun, error: MagnetarError | None, entry_ids: Sequence[int]
+) -> None:
+    done(error, (run,), entry_ids)
+
+
+def _tell_all(
+    done: RunsDone, runs: Sequence[AddRun], error: MagnetarError | None, _: Sequence[int]
+) -> None:
+    done(error, runs, ())
 
 
 class Adds:
@@ -84,6 +111,41 @@ class Adds:
         except MagnetarError as error:
             self._loop.call_soon(done, error, entry_ids)
 
+    def add_runs(self, runs: Sequence[AddRun], done: RunsDone) -> None:
+        """See ``Bookie.add_runs``."""
+        group: _TakenRuns | None = None
+        for run in runs:
+            if run.flags:
+                # Adds of an entry lie in the journal in the order in which the write cache got
+                # them, for a replay goes by that: what was collected goes before this one.
+                self._append_group(group, done)
+                group = None
+            each = partial(_tell_one, done, run)
+            asked = (run.ledger_id, run.master_key, run.entry_ids, run.entries, run.flags, each)
+            try:
+                if run.flags:
+                    self._add(*asked)
+                    continue
+                put = self._put(*asked, collected_bytes=group.byte_count if group else 0)
+            except MagnetarError as error:
+                self._loop.call_soon(each, error, run.entry_ids)
+                continue
+            if put is None:  # it waits, and all later ones of its ledger do
+                continue
+            ledger, size = put
+            if group is None or group.journal is not ledger.journal:
+                self._append_group(group, done)
+                group = _TakenRuns(ledger.journal)
+            group.runs.append(run)
+            group.entries += run.entries
+            group.byte_count += size
+        self._append_group(group, done)
+
+    def _append_group(self, group: _TakenRuns | None, done: RunsDone) -> None:
+        if group is not None:
+            answer = partial(_tell_all, done, group.runs)
+            group.journal.append(Request(ENTRY, group.entries, group.byte_count, answer, ()))
+
     def _begins(self, ledger_id: int) -> bool:
         """Whether a ledger never heard of cannot have been here before, so nothing of it is lost:
         its id is new. That its first entry comes says nothing: it may have been fenced before, and
@@ -124,11 +186,36 @@ class Adds:
         done: Done,
         parked: bool = False,
     ) -> None:
+        put = self._put(ledger_id, master_key, entry_ids, entries, flags, done, parked)
+        if put is None:
+            return
+        ledger, size = put
+        journal = ledger.journal
+        if flags & DEFERRED_SYNC and not self._behind(journal):
+            self._loop.call_soon(done, journal.broken, entry_ids)
+            journal.append(Request(ENTRY, entries, size, ledger.deferred_ended, entry_ids))
+        else:
+            journal.append(Request(ENTRY, entries, size, done, entry_ids))
+
+    def _put(
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        flags: int,
+        done: Done,
+        parked: bool = False,
+        collected_bytes: int = 0,
+    ) -> tuple[HeldLedger, int] | None:
+        """Into the write cache: its ledger and how many bytes; whoever calls queues them to the
+        ledger's journal in this turn of the loop. None: the add waits, and is taken up later by
+        ``_add``. ``collected_bytes``: what else is to be queued."""
         size, lac, last = inspect_entries(ledger_id, entry_ids, entries, self._entry_bytes_max)
         ledger = self._get_loaded(ledger_id)
         if ledger is None and not self._table.is_absent(ledger_id):
             self._arrive(Add(ledger_id, master_key, entry_ids, entries, flags, done), size)
-            return
+            return None
         if (
             ledger is None
             or ledger.master_key != master_key
@@ -154,9 +241,10 @@ class Adds:
             add = Add(ledger_id, master_key, entry_ids, entries, flags, done)
             self.parkings[storage.index].park(add, size)
             self.flusher.want()
-            return
+            return None
         journal = self._table.journal_of(ledger_id) if ledger is None else ledger.journal
-        if journal.pending_bytes and journal.pending_bytes + size > self._pending_bytes_max:
+        pending_bytes = journal.pending_bytes + collected_bytes
+        if pending_bytes and pending_bytes + size > self._pending_bytes_max:
             raise self._too_much(ledger_id, journal)
         if ledger is None or not ledger.master_key:
             begins = not flags & RECOVERY and self._begins(ledger_id)
@@ -164,13 +252,9 @@ class Adds:
         self._tell(ledger, entry_ids, lac, last)
         half.put(ledger_id, entry_ids, entries, size)
         storage.dirty[ledger_id] = ledger
-        if flags & DEFERRED_SYNC and not self._behind(journal):
-            self._loop.call_soon(done, journal.broken, entry_ids)
-            journal.append(Request(ENTRY, entries, size, ledger.deferred_ended, entry_ids))
-        else:
-            journal.append(Request(ENTRY, entries, size, done, entry_ids))
         if half.byte_count >= self.flusher.flush_bytes:
             self.flusher.want()
+        return ledger, size
 
     def _tell(self, ledger: HeldLedger, entry_ids: Sequence[int], lac: int, last: int) -> None:
         """The ledger's state what came."""

@@ -30,6 +30,10 @@ class Answers(Protocol):
 
     def adds(self, run: AddRun, entry_ids: Sequence[int], error: MagnetarError | None) -> bytes: ...
 
+    def runs(self, runs: Sequence[AddRun], error: MagnetarError | None) -> bytes:
+        """As ``adds`` for all entries of each."""
+        ...
+
     def read(self, request: Read, entry: bytes | None, lac: int | None) -> Sequence[Buffer]: ...
 
     def auth(self, request: Auth) -> bytes: ...
@@ -42,6 +46,10 @@ class Answers(Protocol):
 class V2Answers:
     def adds(self, run: AddRun, entry_ids: Sequence[int], error: MagnetarError | None) -> bytes:
         return v2.encode_add_answers(run.ledger_id, entry_ids, error)
+
+    def runs(self, runs: Sequence[AddRun], error: MagnetarError | None) -> bytes:
+        encode = v2.encode_add_answers
+        return b"".join([encode(run.ledger_id, run.entry_ids, error) for run in runs])
 
     def read(self, request: Read, entry: bytes | None, lac: int | None) -> Sequence[Buffer]:
         assert entry is not None, "version 2 has no long poll"
@@ -72,6 +80,9 @@ class V3Answers:
             by_entry = dict(zip(run.entry_ids, run.txn_ids, strict=True))
             txn_ids = [by_entry[entry_id] for entry_id in entry_ids]
         return v3.encode_add_answers(run.ledger_id, entry_ids, txn_ids, error)
+
+    def runs(self, runs: Sequence[AddRun], error: MagnetarError | None) -> bytes:
+        return b"".join([self.adds(run, run.entry_ids, error) for run in runs])
 
     def read(self, request: Read, entry: bytes | None, lac: int | None) -> Sequence[Buffer]:
         entry_id = request.entry_id

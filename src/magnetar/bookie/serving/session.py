@@ -4,8 +4,9 @@ Rules:
 
 * A connection speaks version 3 until a frame is not of version 3; from then on version 2. A
   request is answered in the version it came in.
-* The adds of one ledger in a chunk go to the storage core in one call; their answers leave in one
-  piece, with everything else that is answered in the same loop turn.
+* The adds of a chunk go to the storage core in one call, by runs of one ledger, but not past what
+  was asked between them; their answers leave in one piece, with everything else that is answered in
+  the same loop turn.
 * A read that the core has at hand is answered in the same call; all else that takes time goes
   through one bounded queue, served by a few workers. Fencing and high priority go first.
 * Bounds: adds under way (bytes, number) and a peer that does not read its answers stop the
@@ -179,10 +180,15 @@ class BookieSession(FramedConnection):
             self._handle_all(v2.decode_requests(view, start, end, end - start)[0])
 
     def _handle_all(self, requests: Sequence[Request]) -> None:
+        runs: list[AddRun] = []
         for request in requests:
             if isinstance(request, AddRun):
-                self._add(request)
-            elif isinstance(request, Read):
+                runs.append(request)
+                continue
+            if runs:  # before what was asked behind them
+                self._add(runs)
+                runs = []
+            if isinstance(request, Read):
                 self._read(request)
             elif isinstance(request, Auth):
                 self.write(self._answers.auth(request))
@@ -190,6 +196,8 @@ class BookieSession(FramedConnection):
                 self._refuse_bad(request)
             else:
                 self._enqueue(request)
+        if runs:
+            self._add(runs)
         self._steer_reading()
 
     def _refuse_bad(self, request: Refused) -> None:
@@ -198,11 +206,16 @@ class BookieSession(FramedConnection):
             log.warning("request refused", peer=self.peer, error=str(request.error))
         self.write(self._answers.refused(request))
 
-    def _add(self, run: AddRun) -> None:
+    def _add(self, runs: list[AddRun]) -> None:
+        for run in runs:
+            run.unanswered = count = len(run.entry_ids)
+            self._adds += count
+            self._add_bytes += run.byte_count
+        if len(runs) > 1:
+            self._core.add_runs(runs, partial(self._runs_added, self._answers))
+            return
+        (run,) = runs
         entry_ids = run.entry_ids
-        run.unanswered = count = len(entry_ids)
-        self._adds += count
-        self._add_bytes += run.byte_count
         done = partial(self._added, self._answers, run)
         self._core.add_entries(
             run.ledger_id, run.master_key, entry_ids, run.entries, run.flags, done
@@ -223,6 +236,26 @@ class BookieSession(FramedConnection):
         if not run.unanswered:
             self._add_bytes -= run.byte_count
         self._watch.changed(run.ledger_id)
+        if self.paused & BUSY:
+            self._steer_reading()
+
+    def _runs_added(
+        self,
+        answers: Answers,
+        error: MagnetarError | None,
+        runs: Sequence[AddRun],
+        entry_ids: Sequence[int],
+    ) -> None:
+        """As ``_added``, of one run these entries, or of all runs all."""
+        if entry_ids:
+            self._added(answers, runs[0], error, entry_ids)
+            return
+        self.write(answers.runs(runs, error))
+        for run in runs:
+            self._adds -= run.unanswered
+            self._add_bytes -= run.byte_count
+            run.unanswered = 0
+            self._watch.changed(run.ledger_id)
         if self.paused & BUSY:
             self._steer_reading()
 

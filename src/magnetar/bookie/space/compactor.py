@@ -64,6 +64,7 @@ from magnetar.bookie.storage.entry_log_format import (
     seed_of,
 )
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.bookie.storage.reclaim import ClosedLog, Reclaimer, inspect_log
 from magnetar.env.disk import Disk, DiskFile, Lane
@@ -231,9 +232,10 @@ class Compactor:
             file = self._disk.open(path)
         except FileNotFoundError:
             return False  # removed by a try that failed behind that
+        find = NearbyPlaces(index.run).location
         try:
             for place in RecordWalk(file, log_id, unfinished.byte_count):
-                location = index.location(place.ledger_id, place.entry_id)
+                location = find(place.ledger_id, place.entry_id)
                 if location is not None and location[0] == log_id:
                     return True
         except OSError as error:
@@ -398,7 +400,8 @@ class Compactor:
             raise unreadable(source.file.path, (source.log_id,), error) from error
         if not places and not source.walk.whole:  # it may have ended with a hole
             raise source.damaged(source.walk.pos)
-        location = self._storage.location_index.location
+        # A row may be taken apart meanwhile. What is copied for nothing is not moved to (4).
+        location = NearbyPlaces(self._storage.location_index.run).location
         rows = []
         for ledger_id, entry_id, offset, _ in places:
             if ledger_id in source.dead:  # the index may not know it yet, for want of room

@@ -29,6 +29,7 @@ from magnetar.bookie.storage.entry_log_format import (
     log_path,
 )
 from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.reclaim import Reclaimer, inspect_log
 from magnetar.env.disk import Disk, Lane
 
@@ -171,8 +172,9 @@ class LogCounts:
 
         def look(ledger_id: int, first: int) -> Sequence[int]:
             entry_ids = index.entry_ids(ledger_id, first, ROWS_AT_ONCE)
+            find = NearbyPlaces(index.run).location
             for entry_id in entry_ids:
-                log_id, offset = index.location(ledger_id, entry_id) or (0, 0)
+                log_id, offset = find(ledger_id, entry_id) or (0, 0)
                 if log_id in found:
                     entries, last = found[log_id]
                     entries[ledger_id] = entries.get(ledger_id, 0) + 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from pathlib import Path
 from typing import TypeAlias
 
@@ -97,6 +97,17 @@ class EntryLogWriter:
         return self._log_id
 
     @property
+    def path(self) -> Path:
+        """Of the log that is open."""
+        assert self._file is not None
+        return self._file.path
+
+    @property
+    def end(self) -> int:
+        """Where its records end."""
+        return self._offset
+
+    @property
     def settled_id(self) -> int:
         """No log below this id is written by this writer any more."""
         return self._log_id if self._file is not None else self._ids.next_id
@@ -111,22 +122,23 @@ class EntryLogWriter:
         """Write (ledger id, entry id, entry) rows, a few hundred at a time; returns (ledger id,
         entry id, log id, offset) rows. Not durable before ``sync``."""
         ledger_ids, entry_ids, data = zip(*entries, strict=True)
-        offsets = self.append_columns(ledger_ids, data)
+        spans = [(ledger_id, len(list(same))) for ledger_id, same in groupby(ledger_ids)]
+        offsets = self.append_spans(spans, data)
         return list(zip(ledger_ids, entry_ids, repeat(self._log_id), offsets, strict=False))
 
-    def append_columns(self, ledger_ids: Sequence[int], entries: Sequence[bytes]) -> list[int]:
-        """Write ``entries[i]`` of ``ledger_ids[i]``, a few hundred at a time; returns their offsets
-        in ``log_id``. Not durable before ``sync``.
+    def append_spans(self, spans: Sequence[tuple[int, int]], entries: Sequence[bytes]) -> list[int]:
+        """Write entries, a few hundred at a time; ``spans`` are (ledger id, how many follow).
+        Returns their offsets in ``log_id``. Not durable before ``sync``.
 
         Works on columns rather than row by row: the loops are the interpreter's own.
         """
         if self._file is None or (self._offset >= self._log_bytes_max and not self._sources):
             self._begin()
         assert self._file is not None
-        sizes = list(map(len, entries))
         start = self._offset
-        offsets = list(accumulate([RECORD_HEADER_BYTES + size for size in sizes], initial=start))
-        end = offsets.pop()
+        sizes = map(RECORD_HEADER_BYTES.__add__, map(len, entries))
+        offsets = list(accumulate(sizes, initial=start))
+        end = offsets[-1]
         parts: list[Buffer] = [b""] * (2 * len(entries))
         if (end - start) // len(parts) < JOIN_BYTES_MAX:  # a copy is cheaper than short iovecs
             parts = [join_records(((0, entries),), self._seed, 0, 0)]
@@ -134,23 +146,15 @@ class EntryLogWriter:
             parts[::2] = encode_record_headers(entries, self._seed)
             parts[1::2] = entries
         self._file.pwritev(parts, start)
-        self._count(ledger_ids, sizes)
-        self._offset = end
+        at = 0
+        for ledger_id, count in spans:
+            counts = self._ledgers.setdefault(ledger_id, [0, 0])
+            counts[0] += count
+            counts[1] += offsets[at + count] - offsets[at] - count * RECORD_HEADER_BYTES
+            at += count
+        assert at == len(entries)
+        self._offset = offsets.pop()
         return offsets
-
-    def _count(self, ledger_ids: Sequence[int], sizes: Sequence[int]) -> None:
-        if ledger_ids.count(ledger_ids[0]) == len(sizes):
-            counts = self._ledgers.setdefault(ledger_ids[0], [0, 0])
-            counts[0] += len(sizes)
-            counts[1] += sum(sizes)
-            return
-        last: int | None = None
-        for ledger_id, size in zip(ledger_ids, sizes, strict=True):
-            if ledger_id != last:
-                counts = self._ledgers.setdefault(ledger_id, [0, 0])
-                last = ledger_id
-            counts[0] += 1
-            counts[1] += size
 
     def sync(self) -> None:
         if self._file is not None:

@@ -1,17 +1,21 @@
 """The location index: where each entry lies, and what is known of each ledger and log. RocksDB.
 
-Keys and values are described in ``docs/formats/index.md``: family ``locations`` maps
-ledger|entry (16 bytes, big-endian) to (entry log << 32) | offset (8 bytes); ``ledgers`` and
-``deleted`` map the ledger id (8 bytes) to a ledger record; ``shares`` and ``logs`` say how much of
-each entry log is of use (``usage_store.py``).
+Keys and values are described in ``docs/formats/index.md``: ``locations`` has a row per run of
+entries (``location_runs.py``); ``ledgers`` and ``deleted`` map the ledger id (8 bytes) to a ledger
+record; ``shares`` and ``logs`` say how much of each entry log is of use (``usage_store.py``).
 
 Rules:
 
 * Writes go through RocksDB's own log without a sync each; ``sync`` makes all of them durable and
   is called before a mark moves. What a power cut leaves is the writes up to one of them, over all
   families; a batch is there or not.
-* A write holds the interpreter, so a batch has at most ``BATCH_MAX`` keys. Reads may come from any
-  thread.
+* A write holds the interpreter, so a batch has at most ``BATCH_MAX`` keys, and what one run of
+  entries replaces. Reads may come from any thread; locations are written by one, the flush lane's,
+  which looks what is there before it writes.
+* A run is put without a look if it is known that nothing of its ledger lies as far back
+  (``_ends``): a look costs five times a put, and a ledger of runs of one entry would pay it for
+  each. What is known is forgotten before a write and known again after it: of one that failed
+  nobody knows what is there.
 * A ledger has its record in ``ledgers`` or, once it is deleted, in ``deleted``: whoever lists the
   ledgers that are here does not pay for all that ever were. If both have one, ``ledgers`` counts.
 * A read pays for the range deletions in RocksDB's memory each time that one was added, so they are
@@ -21,7 +25,6 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +41,7 @@ from rocksdict import (
 )
 
 from magnetar.bookie.storage.ledger_record import record_deleted
+from magnetar.bookie.storage.location_runs import RUN_ENTRIES_MAX, LocationRun, gathered, replacing
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)
@@ -46,18 +50,23 @@ BATCH_MAX = 500
 BLOCK_CACHE_BYTES = 8 << 20
 WRITE_BUFFER_BYTES = 4 << 20
 WAL_BYTES_MAX = 16 << 20
+BATCH_ENTRIES_MAX = 16 * RUN_ENTRIES_MAX
+"""Of all runs in a batch: 32 KiB."""
+ENDS_KNOWN_MAX = 50_000
+"""Ledgers; some 100 bytes each."""
 RANGE_DELETIONS_MAX = 1000
 """Of them the next read of a location costs 2.5 ms, of 20 000 it would 55."""
 
 _KEY = struct.Struct(">qq")
 _LEDGER_KEY = struct.Struct(">q")
-_LOCATION = struct.Struct(">II")
 _SHARE_KEY = struct.Struct(">qI")
 _SHARE = struct.Struct(">Q")
 _LOG_KEY = struct.Struct(">I")
 _LOG = struct.Struct(">QQ")
 _HIGHEST_KEY, _SEPARATED_KEY = b"highest", b"separated"
-_FAMILIES = ("locations", "ledgers", "deleted", "shares", "logs")
+_FAMILIES = ("locations", "ledgers", "deleted", "shares", "logs", "runs")
+"""``runs`` is empty. RocksDB opens no database with a family that it was not told of, so a version
+that would take a run for one entry is refused."""
 
 
 class Share(NamedTuple):
@@ -113,13 +122,15 @@ class LocationIndex:
         self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
         self._locations, self._ledgers, self._deleted, self._shares, self._logs = (
-            self._families[name] for name in _FAMILIES
+            self._families[name] for name in _FAMILIES[:5]
         )
         self._locations_handle, self._ledgers_handle = (
             self._handles["locations"],
             self._handles["ledgers"],
         )
         self._range_deletions = 0
+        self._ends: dict[int, int] = {}
+        """Ledger -> its last entry here, as far as that is known."""
 
     def _checked(self, call: Callable[[], Rdict]) -> Rdict:
         """RocksDB's binding raises bare ``Exception``: give it our name and the path."""
@@ -132,29 +143,37 @@ class LocationIndex:
 
     def location(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
         """(entry log id, offset), or None: the index has no such entry."""
-        try:
-            value = self._locations.get(_KEY.pack(ledger_id, entry_id))
-        except Exception as error:  # the binding has no narrower type
-            raise BookieIOError(f"location index {self.path}: {error}") from error
-        if value is None:
-            return None
-        log_id, offset = _LOCATION.unpack(value)
-        return log_id, offset
+        run = self.run(ledger_id, entry_id)
+        return None if run is None else run.place(entry_id)
+
+    def run(self, ledger_id: int, entry_id: int) -> LocationRun | None:
+        """The row that has the entry; None: there is none."""
+        for run in self.runs(ledger_id, entry_id):
+            return run if run.first <= entry_id else None
+        return None
+
+    def runs(self, ledger_id: int, first: int) -> Iterator[LocationRun]:
+        """The ledger's rows, ascending, from the one on that has ``first`` or lies behind it."""
+        prefix = _LEDGER_KEY.pack(ledger_id)
+        rows = self._locations.iter()
+        rows.seek(_KEY.pack(ledger_id, first))
+        while rows.valid():
+            key: bytes = rows.key()
+            if not key.startswith(prefix):
+                break
+            yield LocationRun(ledger_id, _KEY.unpack(key)[1], rows.value())
+            rows.next()
+        self._check_whole(rows)
 
     def entry_ids(self, ledger_id: int, first: int = 0, at_most: int = 1 << 62) -> list[int]:
         """The ledger's entries from ``first`` on, ascending. A ledger may have many millions:
         without ``at_most`` only of one that is known to be small."""
         found: list[int] = []
-        prefix = _LEDGER_KEY.pack(ledger_id)
-        rows = self._locations.iter()
-        rows.seek(_KEY.pack(ledger_id, first))
-        while len(found) < at_most and rows.valid():
-            key: bytes = rows.key()
-            if not key.startswith(prefix):
+        for run in self.runs(ledger_id, first):
+            start = max(run.first, first)
+            found += range(start, min(run.last + 1, start + at_most - len(found)))
+            if len(found) == at_most:
                 break
-            found.append(_KEY.unpack(key)[1])
-            rows.next()
-        self._check_whole(rows)
         return found
 
     def ledger(self, ledger_id: int) -> bytes | None:
@@ -248,12 +267,58 @@ class LocationIndex:
     def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         """At most ``BATCH_MAX`` of (ledger id, entry id, entry log id, offset), at least one."""
         assert 0 < len(rows) <= BATCH_MAX
-        ledger_ids, entry_ids, log_ids, offsets = zip(*rows, strict=True)
+        self.put_runs(gathered(rows))
+
+    def put_runs(self, runs: Sequence[LocationRun]) -> None:
+        """Ascending, none overlaps another; at most ``BATCH_MAX``, and of ``BATCH_ENTRIES_MAX``
+        entries together. From then on they count for their entries."""
+        assert 0 < len(runs) <= BATCH_MAX
+        known: dict[int, int] = {}  # what ``_ends`` will say
+        gone: list[tuple[int, int]] = []
+        new: list[LocationRun] = []
+        for run in runs:
+            ledger_id, last, _ = run
+            end = known.pop(ledger_id, None)
+            if end is None:
+                end = self._ends.pop(ledger_id, None)
+            if end is not None and end < run.first:
+                new.append(run)
+                known[ledger_id] = last
+                continue
+            replaced, more = self._look(run)
+            gone += [(ledger_id, row.last) for row in replaced]
+            new += (*replacing(replaced, run), run)
+            if not more:
+                known[ledger_id] = last
+            elif replaced and replaced[-1].last > last:
+                # What is left of it lies behind: the next run may overlap that, and is to see it.
+                self._write_runs(gone, new)
+                gone, new = [], []
+        if new:
+            self._write_runs(gone, new)
+        self._ends.update(known)
+        while len(self._ends) > ENDS_KNOWN_MAX:
+            del self._ends[next(iter(self._ends))]
+
+    def _look(self, run: LocationRun) -> tuple[list[LocationRun], bool]:
+        """The rows that the run overlaps, and whether the ledger has entries behind it."""
+        replaced: list[LocationRun] = []
+        for row in self.runs(run.ledger_id, run.first):
+            if row.first > run.last:
+                return replaced, True
+            replaced.append(row)
+            if row.last > run.last:
+                return replaced, True
+        return replaced, False
+
+    def _write_runs(self, gone: Sequence[tuple[int, int]], new: Sequence[LocationRun]) -> None:
+        """In one batch: rows (ledger id, last entry) that go, then those that come."""
         batch = WriteBatch(raw_mode=True)
         batch.set_default_column_family(self._locations_handle)
-        keys = map(_KEY.pack, ledger_ids, entry_ids)
-        places = map(_LOCATION.pack, log_ids, offsets)
-        deque(map(batch.put, keys, places), maxlen=0)  # a loop of the interpreter's own
+        for key in gone:
+            batch.delete(_KEY.pack(*key))
+        for ledger_id, last, value in new:
+            batch.put(_KEY.pack(ledger_id, last), value)
         self._write(batch)
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
@@ -274,6 +339,7 @@ class LocationIndex:
         batch = WriteBatch(raw_mode=True)
         shares, logs = self._handles["shares"], self._handles["logs"]
         for ledger_id in change.no_locations:
+            self._ends.pop(ledger_id, None)
             first, behind = _KEY.pack(ledger_id, 0), _KEY.pack(ledger_id, (1 << 63) - 1)
             batch.delete_range(first, behind, self._locations_handle)
         for ledger_id, log_id in change.no_shares:

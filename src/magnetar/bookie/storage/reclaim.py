@@ -37,6 +37,7 @@ from magnetar.bookie.storage.entry_log_format import (
 )
 from magnetar.bookie.storage.ledger_record import record_deleted
 from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.usage_store import UsageStore
 from magnetar.env.disk import Disk
@@ -279,8 +280,9 @@ class Reclaimer:
         how many that were. At most ``BATCH_MAX`` places."""
         assert len(places) <= BATCH_MAX
         rows = []
+        find = NearbyPlaces(self._index.run).location
         for ledger_id, entry_id, offset, _ in places:
-            location = self._index.location(ledger_id, entry_id)
+            location = find(ledger_id, entry_id)
             if location is not None and location[0] in sources:
                 rows.append((ledger_id, entry_id, log_id, offset))
         if rows:

@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -38,7 +38,12 @@ from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, Lo
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.storage.entry_runs import NO_ENTRIES, RecordRun
 from magnetar.bookie.storage.ledger_record import decode_record
-from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
+from magnetar.bookie.storage.location_index import (
+    BATCH_ENTRIES_MAX,
+    BATCH_MAX,
+    LocationIndex,
+)
+from magnetar.bookie.storage.location_runs import LocationRun, batches, runs_of
 from magnetar.bookie.storage.lookups import Found, Lookups
 from magnetar.bookie.storage.marks import MarkFile, Marks
 from magnetar.bookie.storage.page_window import PageWindow
@@ -105,12 +110,10 @@ class FlushWork(NamedTuple):
 
 
 class _Appended(NamedTuple):
-    """A half that lies in entry logs, durably: ``log_ids`` and ``offsets`` go with ``columns``."""
+    """A half that lies in entry logs, durably, as ``runs`` say."""
 
     half: WriteHalf
-    columns: EntryColumns
-    log_ids: list[int]
-    offsets: list[int]
+    runs: list[LocationRun]
 
 
 class LedgerStorage:
@@ -448,42 +451,35 @@ class LedgerStorage:
         appended = self._appended
         if appended is None or appended.half is not half:
             appended = self._appended = self._append_half(half, paced)
-        _, columns, log_ids, offsets = appended
-        places = zip(columns.ledger_ids, columns.entry_ids, log_ids, offsets, strict=True)
-        while rows := list(islice(places, BATCH_MAX)):
+        for runs in batches(appended.runs, BATCH_MAX, BATCH_ENTRIES_MAX):
             started = time.perf_counter()
-            self.location_index.put_locations(rows)
+            self.location_index.put_runs(runs)
             self._rest(started, 1 if paced else 0)
 
     def _append_half(self, half: WriteHalf, paced: bool) -> _Appended:
-        appended = _Appended(half, half.sorted_columns(), [], [])
-        _, columns, log_ids, offsets = appended
+        appended = _Appended(half, [])
         before = self._log.log_id
         try:
-            self._append_all(columns, half.byte_count if paced else 0, log_ids, offsets)
+            self._append_all(half.sorted_columns(), half.byte_count if paced else 0, appended.runs)
         except OSError:
-            self._take_back({self._log.log_id, *log_ids} - {before})
+            begun = {self._log.log_id, *(run.log_id for run in appended.runs)}
+            self._take_back(begun - {before})
             raise
         return appended
 
-    def _append_all(
-        self, columns: EntryColumns, paced_bytes: int, log_ids: list[int], offsets: list[int]
-    ) -> None:
+    def _append_all(self, columns: EntryColumns, paced_bytes: int, runs: list[LocationRun]) -> None:
         """Write the entries, durably. ``paced_bytes``: of all; 0: there is no time to rest."""
         unsynced_bytes = written_bytes = 0
-        for start, stop in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
+        for chunk in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
             started = time.perf_counter()
-            entries = columns.entries[start:stop]
-            offsets += self._append(columns.ledger_ids[start:stop], entries)
-            log_ids += repeat(self._log.log_id, stop - start)
-            chunk_bytes = sum(map(len, entries))
+            chunk_bytes = self._append(chunk, runs)
             unsynced_bytes += chunk_bytes
             written_bytes += chunk_bytes
             if unsynced_bytes >= SYNC_BYTES:
                 self._sync_log()
                 unsynced_bytes = 0
             self._rest(started, written_bytes / paced_bytes if paced_bytes else 0)
-        if offsets:
+        if runs:
             self._sync_log()
 
     def _take_back(self, begun: set[int]) -> None:
@@ -506,12 +502,16 @@ class LedgerStorage:
         else:
             self._in_vain = self._in_vain - log_ids
 
-    def _append(self, ledger_ids: list[int], entries: list[bytes]) -> list[int]:
-        """Write entries to the entry log; their offsets."""
-        offsets = self._log.append_columns(ledger_ids, entries)
-        end = offsets[-1] + RECORD_HEADER_BYTES + len(entries[-1])
-        self._pages.written(log_path(self.path, self._log.log_id), offsets[0], end)
-        return offsets
+    def _append(self, chunk: EntryColumns, runs: list[LocationRun]) -> int:
+        """Write entries to the entry log; how many bytes. ``runs`` takes where they are."""
+        offsets = self._log.append_spans(chunk.spans, chunk.entries)
+        log_id, at = self._log.log_id, 0
+        for ledger_id, count in chunk.spans:
+            stop = at + count
+            runs += runs_of(ledger_id, chunk.entry_ids[at:stop], log_id, offsets[at:stop])
+            at = stop
+        self._pages.written(self._log.path, offsets[0], self._log.end)
+        return self._log.end - offsets[0]
 
     def _sync_log(self) -> None:
         self._log.sync()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import NamedTuple
 
 ENTRY_OVERHEAD_BYTES = 120
@@ -19,24 +19,34 @@ ENTRY_OVERHEAD_BYTES = 120
 
 
 class EntryColumns(NamedTuple):
-    """Side by side: ``entries[i]`` is entry ``entry_ids[i]`` of ledger ``ledger_ids[i]``. A flush
-    makes no object per entry: that would cost more than what is done with it."""
+    """Entries by ledger and id: ``entries[i]`` is entry ``entry_ids[i]``; ``spans`` are (ledger id,
+    how many of them follow). A flush makes no object per entry: that would cost more than what is
+    done with it."""
 
-    ledger_ids: list[int]
+    spans: list[tuple[int, int]]
     entry_ids: list[int]
     entries: list[bytes]
 
-    def chunks(self, count_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-        """(start, stop) of pieces of at most ``count_max`` entries, each ended by the entry that
-        takes it to ``bytes_max`` or past it."""
+    def chunks(self, count_max: int, bytes_max: int) -> Iterator[EntryColumns]:
+        """Pieces of at most ``count_max`` entries, each ended by the entry that takes it to
+        ``bytes_max`` or past it."""
         ends = list(accumulate(map(len, self.entries)))
         start = before = 0
+        spans = iter(self.spans)
+        ledger_id = left = 0
         while start < len(ends):
             stop = bisect_left(ends, before + bytes_max, start, min(start + count_max, len(ends)))
             stop = min(stop + 1, start + count_max, len(ends))
-            yield start, stop
+            chunk = EntryColumns([], self.entry_ids[start:stop], self.entries[start:stop])
             before = ends[stop - 1]
-            start = stop
+            while start < stop:
+                if not left:
+                    ledger_id, left = next(spans)
+                count = min(left, stop - start)
+                chunk.spans.append((ledger_id, count))
+                left -= count
+                start += count
+            yield chunk
 
 
 class WriteHalf:
@@ -78,10 +88,14 @@ class WriteHalf:
         columns = EntryColumns([], [], [])
         for ledger_id in sorted(self.ledgers):
             entries = self.ledgers[ledger_id]
-            ids = sorted(entries)
-            columns.ledger_ids.extend(repeat(ledger_id, len(ids)))
+            came = list(entries)
+            ids = sorted(came)
+            columns.spans.append((ledger_id, len(ids)))
             columns.entry_ids.extend(ids)
-            columns.entries.extend(map(entries.__getitem__, ids))
+            if ids == came:  # mostly; a lookup for each costs several times as much
+                columns.entries.extend(entries.values())
+            else:
+                columns.entries.extend(map(entries.__getitem__, ids))
         return columns
 
 
