@@ -17,9 +17,9 @@ REST_SHARE = 5.0
 REST_S_MAX = 0.05
 """After one read."""
 ADDING_S = 0.1
-ADDING_BYTES = 4096
-"""So much within ``ADDING_S`` is adds going on, and for so long after it: some 40 entries of 1 KiB
-a second, or what twenty cursors store of their acknowledgements."""
+ADDING_BYTES = 1024
+"""So much within ``ADDING_S`` is adds going on, and for so long after it: ten entries of 1 KiB
+a second, or what a few cursors store of their acknowledgements."""
 LEDGERS_MAX = 1024
 RUNS_AT_ONCE_MAX = 32
 """Ends of reads that are remembered of a ledger."""
