@@ -515,6 +515,34 @@ def test_a_reader_that_takes_a_window_in_one_read_finds_the_next_in_memory() -> 
     asyncio.run(scenario())
 
 
+def test_a_read_that_ends_after_its_log_reads_nothing_ahead() -> None:
+    async def scenario() -> None:
+        process = Process(World())
+        config = LedgerConfig(tail_cache_bytes=0, read_ahead_bytes_max=2 * 3 * 72)
+        log = await process.store(config).open(NAME)
+        await publish(log, 0, 60, batch=10)
+        first = await log.read(EARLIEST, 3, 1 << 20)
+        after = Position(first[-1].ledger_id, first[-1].entry_id + 1)
+        catch_up = log._catch_up
+        original, closed = catch_up._fetch, asyncio.Event()
+
+        async def fetch(position: Position, entries: int, byte_count: int) -> list[Entry]:
+            found: list[Entry] = await original(position, entries, byte_count)
+            await closed.wait()
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catch_up, "_fetch", fetch)
+            reading = asyncio.create_task(log.read(after, 3, 1 << 20))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            await log.close()
+            closed.set()
+            assert [entry.entry_id for entry in await reading] == [3, 4, 5]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 300, 1 << 20])
 def test_reading_with_little_memory_goes_to_the_bookies(cache_bytes: int) -> None:
     async def scenario() -> None:

@@ -135,7 +135,8 @@ class CatchUp:
         # One that is served whole (an entry or two of large batches) is kept for what comes after
         # it: else such a reader waits for each of its reads. Not if it is past its share.
         kept = len(served) < len(found) or window.held_bytes <= share
-        if kept and rewrites == self._rewrites:
+        # The log may have been closed while the bookies were asked: nothing is kept for it then.
+        if kept and rewrites == self._rewrites and not self._scope.closed:
             self._ahead.account(window)
             if window.wants_more:
                 self._load_more(window)
