@@ -56,7 +56,7 @@ def test_a_seed_that_broke_once_holds(seed: int, why: str) -> None:
 
 def test_who_is_behind_loses_topics_in_the_middle_of_batches() -> None:
     """A topic that comes to the other owner then must not take in a later batch first."""
-    seed = 50
+    seed = 96
     outcome = run_cluster(seed, staged=True)
     assert outcome.failure is None, outcome.failure
     (late,) = (each for each in STAGED if each.name.endswith("takes in a later batch first"))
