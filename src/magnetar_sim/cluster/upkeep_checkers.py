@@ -55,6 +55,9 @@ from magnetar_sim.world.scheduler import SimulationError
 
 Key = tuple[int, int]
 
+FAILED_LATELY_S = 2.0
+"""So long after a disk failed a read, one that waited for it may be answered."""
+
 
 class UpkeepChecker:
     """Of one run; ``check`` raises what was found."""
@@ -159,6 +162,9 @@ class UpkeepChecker:
             await bookie.read_entry(*key)
         except (NoEntryError, NoLedgerError, BookieIOError) as error:
             bad_disk = failing or machine.reads_fail or machine.disk.failed_reads > failed_reads
+            # It may have joined a read that failed before, and was answered late: a slow disk.
+            lately_s = machine.disk.loop.time() - machine.disk.failed_read_at_s
+            bad_disk = bad_disk or lately_s < FAILED_LATELY_S
             excused = bad_disk or machine.closing or machine.ending
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
                 return

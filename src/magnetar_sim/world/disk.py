@@ -24,6 +24,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -157,6 +158,7 @@ class SimDisk:
         """Writes are taken, and can be read; what is to be synced is not on the platter."""
         self.fails_reads = False
         self.failed_reads = 0
+        self.failed_read_at_s = -math.inf
         self.unwritable: dict[str, None] = {}
         """Names of files whose place on the disk takes no writes, while all others do."""
         self.capacity_bytes = CAPACITY_BYTES
@@ -260,6 +262,7 @@ class SimDisk:
         device = self.device(path)
         if self.fails_reads or device.fails_reads:
             self.failed_reads += 1
+            self.failed_read_at_s = self.loop.time()
             self._fail(path, device)
 
     def _fail(self, path: Path, device: Device) -> NoReturn:
