@@ -41,6 +41,10 @@ class Service(Protocol):
         """Messages that wait for their time."""
         ...
 
+    def told(self, topic: str, subscription: str) -> str:
+        """What the statistics say of it and its consumers, for whoever reads of a failure."""
+        ...
+
     def schemas(self, topic: str) -> list[Any]:
         """The definitions of its schema's versions, from the oldest on."""
         ...
@@ -90,6 +94,9 @@ class MemoryService:
     def delayed(self, topic: str, subscription: str) -> int:
         return self.run(self.admin.stats(topic)).subscriptions[subscription].msg_delayed
 
+    def told(self, topic: str, subscription: str) -> str:
+        return repr(self.run(self.admin.stats(topic)).subscriptions[subscription])
+
     def schemas(self, topic: str) -> list[Any]:
         views = self.run(SchemaService(self.broker.control).versions(topic))
         return [json.loads(each.data) for each in views.get_schema_responses]
@@ -131,6 +138,10 @@ class StandaloneService:
     def delayed(self, topic: str, subscription: str) -> int:
         stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
         return int(stats["subscriptions"][subscription]["msgDelayed"])
+
+    def told(self, topic: str, subscription: str) -> str:
+        stats = httpx.get(self._topic_url(topic) + "/stats", timeout=60).json()
+        return json.dumps(stats["subscriptions"][subscription])
 
     def schemas(self, topic: str) -> list[Any]:
         path = topic.replace("persistent://", "schemas/")

@@ -8,6 +8,7 @@ import pulsar
 import pytest
 
 from tests.interop.pulsar.helpers import WAIT_MS, assert_quiet, receive, texts
+from tests.interop.pulsar.services import Service
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -229,7 +230,9 @@ def test_the_ordering_key_goes_before_the_partition_key(
     assert found == [list(range(9))]
 
 
-def test_chunked_messages_by_key(connect: Callable[[], pulsar.Client], topic: str) -> None:
+def test_chunked_messages_by_key(
+    connect: Callable[[], pulsar.Client], topic: str, service: Service
+) -> None:
     consumers = [key_shared(connect(), topic) for _ in range(2)]
     producer = connect().create_producer(topic, chunking_enabled=True, batching_enabled=False)
     bodies = [str(n).encode() * (6 << 20) for n in range(4)]
@@ -246,6 +249,8 @@ def test_chunked_messages_by_key(connect: Callable[[], pulsar.Client], topic: st
             consumer.acknowledge(message)
         if len(found) == 4:
             break
+    numbers = sorted(int(body[:1]) for body in found)
+    assert numbers == [0, 1, 2, 3], service.told(topic, "s")
     assert sorted(found) == bodies
 
 
