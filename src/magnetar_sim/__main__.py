@@ -24,6 +24,7 @@ SEEDS = {1: 2000, 2: 200}
 PLAIN: Final = "plain"
 KINDS: Final = (
     "read_only", "steered", "staged", "repaired", "replicated", "compacted", "keyed", "tabled",
+    "abreast",
 )  # fmt: skip
 """Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
 PARTITION: Final = "partition"

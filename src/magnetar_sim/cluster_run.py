@@ -22,6 +22,7 @@ from magnetar_sim.brokers.broker_run import BrokerRun, has_brokers
 from magnetar_sim.brokers.keyed_run import KeyedRun
 from magnetar_sim.brokers.read_only_run import ReadOnlyRun
 from magnetar_sim.brokers.steered_run import SteeredRun
+from magnetar_sim.cluster.abreast_workload import CRASHED_SHARE, AbreastWriter
 from magnetar_sim.cluster.cluster import Client, Cluster, plan_cluster, plan_shape
 from magnetar_sim.cluster.cluster_checkers import MetadataChecker, check_copies, check_end
 from magnetar_sim.cluster.compaction_workload import CompactionJob
@@ -93,9 +94,12 @@ def _kind(
     compacted: bool,
     keyed: bool,
     tabled: bool,
+    abreast: bool,
 ) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
     if compacted:
         return CompactedRun
+    if abreast:
+        return AbreastRun
     if keyed:
         return KeyedRun
     if tabled:
@@ -125,6 +129,7 @@ def run_cluster(
     compacted: bool = False,
     keyed: bool = False,
     tabled: bool = False,
+    abreast: bool = False,
 ) -> ClusterOutcome:
     """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
     and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
@@ -133,11 +138,14 @@ def run_cluster(
     bookies that are lost for good (``repair_run``). ``compacted``: with a log that is compacted
     beside the ledgers (``compaction_workload``). ``keyed``: with brokers and subscriptions that are
     shared by key (``keyed_run``). ``tabled``: with brokers, and tables that take their topics
-    (``tabled_run``)."""
+    (``tabled_run``). ``abreast``: with a client that writes many ledgers at once
+    (``abreast_workload``)."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
     run: _Run | BrokerRun | RepairRun | ReplicaRun
-    kind = _kind(seed, staged, read_only, steered, repaired, replicated, compacted, keyed, tabled)
+    kind = _kind(
+        seed, staged, read_only, steered, repaired, replicated, compacted, keyed, tabled, abreast
+    )
     run = kind(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()
@@ -316,7 +324,7 @@ class _Run:
         faults.spoils = self._shape is not None and self._shape.unreadable
         for job in self.jobs:
             if job.deferred and rng.random() < 0.8:
-                job.when_forced = faults.crash_after_force(FAULTS_FROM_S)
+                job.when_forced = faults.crash_after_answers(FAULTS_FROM_S, rng)
             if self._half_fenced:
                 self._plan_half_fenced(cluster, job, clients, faults)
             elif damaged and job is self.jobs[0]:
@@ -506,3 +514,18 @@ class CompactedRun(_Run):
         self.compaction.over = True
         await self.compaction.last_look(cluster.client("compacts"))
         await super()._last_look(cluster)
+
+
+class AbreastRun(_Run):
+    """With a client that writes many ledgers at once (``abreast_workload``)."""
+
+    def _begin(self, cluster: Cluster) -> Faults:
+        faults = super()._begin(cluster)
+        rng = random.Random(f"{self._seed}/abreast")
+        writer = AbreastWriter(cluster, rng, HEAL_S - 2)
+        if rng.random() < CRASHED_SHARE:
+            begin_s = rng.uniform(FAULTS_FROM_S, HEAL_S - 4)
+            writer.when_answered = faults.crash_after_answers(begin_s, rng)
+            writer.heard_from_s = begin_s
+        self.jobs += writer.jobs
+        return faults

@@ -178,21 +178,22 @@ class Faults:
             crash_s = when_s + rng.choice((0.03, 0.3, 3.0)) * rng.random()
             self._at(crash_s, partial(self._crash_all, then))
 
-    def crash_after_force(self, begin_s: float) -> Callable[[], None]:
-        """Disks are slow from ``begin_s`` on. What is returned is to be called with each force
-        that was answered: soon after one of the first, every bookie is killed or loses power."""
-        rng, forces = self._random, [None] * self._random.randint(1, 3)
+    def crash_after_answers(self, begin_s: float, rng: random.Random) -> Callable[[], None]:
+        """Disks are slow from ``begin_s`` on. What is returned is to be called with each answer
+        that makes something durable: soon after one of the first, every bookie is killed or loses
+        power."""
+        answers = [None] * rng.randint(1, 3)
         self._at(begin_s, partial(self._set_slowness, 300.0))
 
-        def forced() -> None:
-            if forces:
-                forces.pop()
-                if not forces:
+        def answered() -> None:
+            if answers:
+                answers.pop()
+                if not answers:
                     soon_s = rng.choice((0.0, 0.005, 0.02)) * rng.random()
                     crash = partial(self._crash_all, lambda: None)
                     self._at(self._cluster.loop.time() + soon_s, crash)
 
-        return forced
+        return answered
 
     def ledger_closed(self) -> None:
         """The store has just taken a ledger's close: whatever waits for that happens, soon."""

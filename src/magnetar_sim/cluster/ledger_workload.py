@@ -25,11 +25,19 @@ PENDING_BYTES_MAX = 1 << 20
 
 class LedgerJob:
     """One ledger: its writer's process and what is known of it. ``spread_s``: how long the
-    writer takes for its payloads, about."""
+    writer takes for its payloads, about. ``client``: that process, if it is another's too."""
 
-    def __init__(self, cluster: Cluster, index: int, rng: random.Random, spread_s: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        index: int,
+        rng: random.Random,
+        spread_s: float,
+        client: Client | None = None,
+    ) -> None:
         self.cluster = cluster
-        self.client = cluster.client(f"w{index + 1}")
+        self.name = f"w{index + 1}"
+        self.client = client or cluster.client(self.name)
         self.history: LedgerHistory | None = None
         self.writer: LedgerWriter | None = None
         self.closing = rng.random() < 0.5
@@ -42,10 +50,6 @@ class LedgerJob:
         """With deferred sync: what it forces is confirmed."""
         self.when_forced: Callable[[], None] = lambda: None
         self.task = self.client.process.spawn(self._write(), "writer")
-
-    @property
-    def name(self) -> str:
-        return self.client.name
 
     def ensemble(self) -> Sequence[str]:
         """The bookies it writes to; none before it has made the ledger."""

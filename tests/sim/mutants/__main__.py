@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from tests.sim.mutants.abreast import ABREAST
 from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
@@ -50,7 +51,7 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED, *OWNERS, *READ_ONLY, *STEERED, *STAGED,
-    *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *TABLED,
+    *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *TABLED, *ABREAST,
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Mutant:
     ``steered``: of the policies that say whom these serve.
     ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
     ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions; ``tabled``: of
-    tables that take topics.
+    tables that take topics; ``abreast``: of many ledgers that are written at once.
     ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
@@ -64,6 +64,7 @@ class Mutant:
     compacted: bool = False
     keyed: bool = False
     tabled: bool = False
+    abreast: bool = False
     deduplicated: bool = False
 
     @property
@@ -76,7 +77,8 @@ class Mutant:
 
     def _wants(self, seed: int) -> bool:
         kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
-        if self.ring == 1 or any((*kinds, self.compacted, self.keyed, self.tabled)):
+        kinds = *kinds, self.compacted, self.keyed, self.tabled, self.abreast
+        if self.ring == 1 or any(kinds):
             return True
         if self.deduplicated and not deduplicates(seed):
             return False
@@ -144,6 +146,7 @@ def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> C
         compacted=mutant.compacted,
         keyed=mutant.keyed,
         tabled=mutant.tabled,
+        abreast=mutant.abreast,
     )
 
 
