@@ -181,6 +181,8 @@ class Dispatcher:
                 held_up = self.feed.waits or self.feed.redelivery.full
                 if delays is not None and delays.waiting and not held_up:
                     continue  # what was due is gone from the log; the next may not be
+                if self._full:  # what waits may be theirs alone
+                    self.wake()
                 return  # new entries, or the feed, or the timer, will wake us
             stuck = not self._place(machine, self._cursor.unacknowledged(entries), replay)
             if stuck:

@@ -24,7 +24,13 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
-from magnetar.config import BookieConfig, BrokerConfig, Config, MetadataConfig
+from magnetar.config import (
+    BookieConfig,
+    BrokerConfig,
+    Config,
+    ConnectionsConfig,
+    MetadataConfig,
+)
 from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
@@ -92,6 +98,7 @@ class BrokerMachine:
         self.down = False
         """It stays down until somebody starts it."""
         self.config = config
+        self.connections = ConnectionsConfig()
         self.make_history: Callable[[], ProcessHistory] = NoHistory
         """What reads ledgers that are in tables only."""
         self._random = rng
@@ -133,6 +140,7 @@ class BrokerMachine:
             bookie=BookieConfig(entry_bytes_max=FRAME_BYTES_MAX),
             ledger=plan.ledger,
             broker=self._config_here(),
+            connections=self.connections,
             metadata=MetadataConfig(session_timeout_ms=int(plan.session_timeout_s * 1000)),
         )
         outside = simulated(

@@ -1,6 +1,6 @@
 """One run of ring 2 with Key_Shared subscriptions: the run of ``broker_run``, in which entries have
 keys, and most durable subscriptions are shared by key. Consumers come and go more than elsewhere,
-and what may wait for the consumer of its key is little at times.
+and what may wait for the consumer of its key, or be sent to one in a turn, is little at times.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from magnetar.config import ConnectionsConfig
 from magnetar.metrics import Metrics
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe, KeySharedMode
 from magnetar_sim.brokers.broker_run import BrokerRun
@@ -18,6 +19,7 @@ from magnetar_sim.world.trace import Trace
 
 KEYED_SHARE = 0.85
 OUT_OF_ORDER_SHARE = 0.1
+CROWDED_SHARE = 0.5
 
 
 class KeyedConsumer(TopicConsumer):
@@ -57,8 +59,14 @@ class KeyedRun(BrokerRun):
         self.watch.looks_far_ahead = (
             min(config.key_shared_waiting_per_consumer_max, config.key_shared_waiting_max) > 1000
         )
+        # Some hundred bytes fill a connection for a turn of the loop, as large entries do.
+        crowding = random.Random(f"{seed}/crowding")
+        connections = ConnectionsConfig()
+        if crowding.random() < CROWDED_SHARE:
+            connections = ConnectionsConfig(unsent_bytes_max=crowding.choice((2, 16)) << 10)
         for broker in self.brokers:
             broker.config = config
+            broker.connections = connections
         self._chosen: dict[tuple[str, str], tuple[bool, bool]] = {}
 
     def _consumer(

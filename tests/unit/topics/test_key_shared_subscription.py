@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.model.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.model.key_hash import NONE_KEY
+from magnetar.topics import feed
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy
 from magnetar.topics.subscription import Kind
@@ -124,6 +125,22 @@ def test_what_waits_is_bounded_and_let_go_of() -> None:
         assert shared.used == 2
         site.subscription.close()
         assert shared.used == 0
+
+    run(scenario, entries=0)
+
+
+def test_a_connection_that_was_full_for_a_turn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if what waits is for it alone, and its socket took everything at once, so that nobody
+    says that it is free again. Large entries, chunks above all, stood still so."""
+    monkeypatch.setattr(feed, "BYTES_MAX", 1)
+
+    async def scenario(site: Site) -> None:
+        each = Keyed(site)
+        _, client = each.join(10, LOW, "low")
+        each.join(10, HIGH, "high")
+        client.crowded = True  # with what each turn sends
+        each.publish(IN_LOW, IN_LOW)
+        assert await client.entries() == [0, 1]
 
     run(scenario, entries=0)
 
