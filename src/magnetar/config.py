@@ -79,6 +79,10 @@ class BookieConfig:
     read_ahead_bytes: int = field(
         default=1 << 20, metadata={"meaning": "bytes read ahead on a miss", "least": 4096}
     )
+    batch_read_bytes: int = field(
+        default=4 << 20,
+        metadata={"meaning": "bytes read from disk at once for a batch read", "least": 4096},
+    )
     flush_interval_ms: int = field(
         default=10_000, metadata={"meaning": "longest time between flushes", "least": 10}
     )

@@ -79,6 +79,8 @@ HIGH_PRIORITY = 2
 
 AT_HAND_MAX = 1000
 """Entries taken from memory at once: whoever sets no number mostly wants fewer than lie there."""
+PACED_BYTES = 1 << 20
+"""Of one answer, while entries are being added: it is made of pieces with rests between."""
 
 
 class BookieInfo(NamedTuple):
@@ -404,6 +406,9 @@ class Bookie:
             if count < len(run):
                 break
             room -= size_of(run)
+            # Who rests between its pieces answers before its reader takes it for dead.
+            if max_bytes - room >= PACED_BYTES and not flags & HIGH_PRIORITY and self._reads.cut:
+                break
         if not found:
             raise _absent(ledger, first_entry_id)
         return found

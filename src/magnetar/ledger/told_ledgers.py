@@ -36,9 +36,9 @@ from magnetar.wire.bookie.metadata import decode_ledger_metadata
 
 READ_ENTRIES = 20_000
 READ_BYTES = 4 << 20
-RUN_BYTES = 1 << 20
-"""Of one request to a bookie. A request, its answer and the tasks that wait for it cost as much as
-some hundred KiB; entries of Spark's are 256 KiB, so that smaller ones would be for one each."""
+RUN_BYTES = READ_BYTES
+"""Of one request to a bookie. What a request costs beside its bytes (two processes and their
+threads woken, the tasks that wait for it) is that of half a MiB."""
 
 
 class ToldLedgers:

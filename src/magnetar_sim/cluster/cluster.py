@@ -93,6 +93,7 @@ def plan_cluster(rng: random.Random, bookies: int, ledger: LedgerConfig) -> Clus
         read_cache_bytes=rng.choice((0, 64 << 10)),
         read_ahead_entries=rng.choice((1, 10)),
         read_ahead_bytes=16 << 10,
+        batch_read_bytes=16 << 10,
         flush_interval_ms=rng.choice((300, 1000, 5000)),
         entry_log_bytes_max=rng.choice((16 << 10, 128 << 10)),
         entry_bytes_max=FRAME_BYTES_MAX,

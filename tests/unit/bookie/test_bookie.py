@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
+from magnetar.bookie.bookie import FENCE, HIGH_PRIORITY, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher, parking
 from magnetar.bookie.storage import storage
 from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.read_pace import ReadPace
 from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskSpace
 from magnetar.metrics import Metrics
@@ -303,6 +304,27 @@ def test_read_batch_stops_at_gaps_counts_and_bytes(tmp_path: Path) -> None:
             assert await bookie.read_batch(1, 49, 9, 1) == [entry(1, 49)]
             with pytest.raises(NoEntryError):
                 await bookie.read_batch(1, 40, 10, 1000)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_rests_for_adds_is_not_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader would take the bookie for dead: 4 MiB are 64 pieces, with a rest after each."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            entries = [entry(1, i, size=100_000) for i in range(40)]
+            await add(bookie, 1, range(40), entries=entries)
+        async with running(config) as bookie:
+            assert await bookie.read_batch(1, 0, 1000, 8 << 20) == entries
+        async with running(config) as bookie:
+            monkeypatch.setattr(ReadPace, "adding", lambda *_: True)
+            monkeypatch.setattr(ReadPace, "rest_s", lambda *_: 0.0)
+            assert await bookie.read_batch(1, 0, 1000, 8 << 20) == entries[:11]
+            assert await bookie.read_batch(1, 11, 1000, 8 << 20, HIGH_PRIORITY) == entries[11:]
 
     asyncio.run(scenario())
 

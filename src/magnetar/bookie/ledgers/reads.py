@@ -43,6 +43,11 @@ class EntryReads:
         """Bytes kept."""
         return self._cache.byte_count
 
+    @property
+    def cut(self) -> bool:
+        """Entries are being added: reads come in pieces of ``PIECE_BYTES``, with rests between."""
+        return self._pace.adding(self._appended_bytes(), _now_s())
+
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry if it is kept here."""
         return self._cache.get(ledger_id, entry_id)
@@ -108,8 +113,8 @@ class EntryReads:
             )
         ahead = count == 1
         count = config.read_ahead_entries if ahead else count
-        bytes_max = min(bytes_max, config.read_ahead_bytes)
-        if not urgent and self._pace.adding(self._appended_bytes(), _now_s()):
+        bytes_max = min(bytes_max, config.read_ahead_bytes if ahead else config.batch_read_bytes)
+        if not urgent and self.cut:
             bytes_max = min(bytes_max, PIECE_BYTES)
         future = ledger.storage.read(ledger_id, entry_id, count, bytes_max, ahead)
         self._under_way[key] = future

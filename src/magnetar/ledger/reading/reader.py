@@ -38,8 +38,9 @@ STRIPED_RUNS = 16
 PIPELINED_RUNS = 3
 """Runs read at once from one bookie: while one is verified the next is on its way and the one
 after it comes from the disk."""
-RUN_BYTES = 256 << 10
-"""Of one request: little enough that three of them are at work at once."""
+RUN_BYTES = 1 << 20
+"""Of one request. What it costs beside its bytes, in both processes, is as much as that of half of
+them; more at once would only lie in memory for longer."""
 
 
 class _Sound(NamedTuple):
@@ -59,7 +60,7 @@ class LedgerReader:
 
     ``policy`` is what the client's readers know of the bookies; ``avoid`` is a bookie that is
     never asked (it lacks what is read). ``run_bytes``: of one request to a bookie, about; more for
-    who reads much and cares for what a request costs. ``urgent``: bookies serve its reads before
+    who reads all of a ledger. ``urgent``: bookies serve its reads before
     others, and do not let them yield to adds.
     """
 
@@ -109,7 +110,8 @@ class LedgerReader:
         last = min(first_entry_id + max_entries - 1, self.last_add_confirmed)
         entries: list[Entry] = []
         room = max_bytes
-        while first_entry_id <= last and (room > 0 or not entries):
+        # What has no room for another entry is not worth a request.
+        while first_entry_id <= last and (room >= max(1, self._entry_bytes) or not entries):
             fragment = self.metadata.fragment_of(first_entry_id)
             end = min(last, self.fragment_end(first_entry_id))
             try:
