@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from magnetar.env.frame_budget import FrameBudget
+from magnetar.env.kept_buffers import KeptBuffers
 from magnetar.env.send_budget import SendBudget
 from magnetar.env.turn_end import TurnEnd
 
@@ -78,6 +79,8 @@ class Connections:
         self._budget: FrameBudget[Receiver] = FrameBudget(partial_frame_bytes_max, patience_s)
         self._spare: dict[int, list[memoryview]] = {}  # by size
         self._spare_bytes = 0
+        self.kept_buffers = KeptBuffers()
+        """For connections that ``keep_frames``."""
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
         self._said_s = float("-inf")

@@ -10,7 +10,8 @@ Both Pulsar's and BookKeeper's protocols (and Kafka's) prefix each frame with a 
   connection without one holds no buffer (one that was stopped, see below, the rest of a chunk). A
   large frame gets a buffer of its own that grows with what has arrived, never with what was
   announced, and within the budget of all connections (``connections.py``); without room there,
-  reading pauses until there is some;
+  reading pauses until there is some. A connection whose large frames are what it has asked for
+  may ``keep_frames``: whoever handles them keeps views instead of a copy;
 * lets a subclass stop in the middle of a chunk (``stop_after``) when it has to pause: the frames
   after it are copied out of the shared buffer, at most one chunk of them, and come first when the
   connection goes on;
@@ -103,6 +104,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._shared_view = connections.view
         self._partial: bytes = b""  # of a frame, to be copied to the front of the shared buffer
         self._own: memoryview | None = None  # a large frame's buffer, in place of ``_partial``
+        self._keeps = False
         self._kept = 0  # bytes of a partial frame, in ``_partial`` or ``_own``
         self._claims = False  # some of the budget is ours
         self._wanted = 0  # what we wait to hold
@@ -131,6 +133,16 @@ class FramedConnection(asyncio.BufferedProtocol):
         Raise ``ProtocolError`` to end the connection.
         """
         raise NotImplementedError
+
+    def keep_frames(self) -> None:
+        """Large frames get buffers as large as they say that they are, within the budget, and that
+        are theirs for as long as somebody has a view of them (``frames_stay``)."""
+        self._keeps = True
+
+    @property
+    def frames_stay(self) -> bool:
+        """For ``frames_received``: whether its view stays valid for whoever keeps a part of it."""
+        return self._keeps and self._own is not None
 
     def stop_after(self, bounds: Sequence[tuple[int, int]], end: int) -> int:
         """For ``frames_received``, once the connection is paused: those of its ``bounds`` that lie
@@ -404,7 +416,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         # Carried only if as much has just come: else a peer that sends little at a time would
         # have us copy much each time.
         carry = left <= min(nbytes, CARRY_BYTES_MAX) and not connections.tight
-        wanted = left if carry else own_buffer_bytes(size, left)
+        wanted = left if carry else own_buffer_bytes(size, size if self._keeps else left)
         self._claims = True
         if connections.claim(self, left, wanted):
             self._take(view, start, end, wanted)
@@ -426,14 +438,15 @@ class FramedConnection(asyncio.BufferedProtocol):
         if wanted == end - start:
             self._carry(view, start, end)
             return
-        own = self._connections.lend(wanted)
+        connections = self._connections
+        own = connections.kept_buffers.lend(wanted) if self._keeps else connections.lend(wanted)
         own[: end - start] = view[start:end]
         self._give_back()
         self._own, self._kept, self._partial = own, end - start, b""
 
     def _give_back(self) -> None:
         own, self._own = self._own, None
-        if own is not None:
+        if own is not None and not self._keeps:
             self._connections.take_back(own)
 
     def _forget_partial(self) -> None:

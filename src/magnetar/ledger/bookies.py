@@ -77,10 +77,11 @@ class BookieClient(Protocol):
         max_bytes: int,
         flags: ReadFlag = ReadFlag.NONE,
         master_key: bytes = b"",
-    ) -> list[bytes]:
+    ) -> Sequence[bytes | memoryview]:
         """Consecutive whole entries from ``first_entry_id`` on, at least one, stopping before the
         first that is missing, damaged or past ``max_bytes``: only of ``first_entry_id`` itself it
         says that there is none. With ``FENCE`` the ledger is fenced before any of them is read.
+        They are bytes, unless the client lends them (``ConnectionOptions.lends_entries``).
         Raises as ``read_entry``."""
         ...
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 
 from magnetar.config import LedgerConfig
@@ -54,7 +55,8 @@ class ToldLedgers:
         """``frame_bytes_max``: entries up to that size are taken."""
         self._bookies = dict(bookies)
         self._config = config or LedgerConfig()
-        self._options = connection_options(self._config, frame_bytes_max)
+        options = connection_options(self._config, frame_bytes_max)
+        self._options = replace(options, lends_entries=True)
         self._policy = read_policy(self._config)
         self._loop = LoopThread("magnetar-told-ledgers", "the reader of ledgers")
         self._parts = AsyncExitStack()

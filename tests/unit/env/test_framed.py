@@ -19,6 +19,7 @@ from magnetar.env.framed import (
     NO_ROOM,
     FramedConnection,
 )
+from magnetar.env.kept_buffers import KeptBuffers
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.world.virtual_time import run_virtual
 
@@ -206,6 +207,53 @@ def test_a_buffer_grows_with_what_has_arrived_and_goes_with_its_frame(step: int)
         assert (peer.held_bytes, connections.partial_frame_bytes) == (0, 0)
 
     asyncio.run(main())
+
+
+class Keeper(Peer):
+    """Keeps views, where those stay."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self.keep_frames()
+        self.views: list[memoryview] = []
+
+    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+        super().frames_received(view, bounds)
+        if self.frames_stay:
+            self.views += [view[start:end] for start, end in bounds]
+
+
+@pytest.mark.parametrize("step", [1000, 70_000, RECEIVE_BUFFER_BYTES, 1 << 20])
+def test_frames_that_are_kept_are_not_written_over(step: int) -> None:
+    async def main() -> None:
+        connections = Connections()
+        peer, rng = Keeper(connections), random.Random(step)
+        sizes = [2_000_000, 2_010_000, 30, 1_990_000, 300_000, 2_000_000, 2_000_000]
+        bodies = [rng.randbytes(size) for size in sizes]
+        data = b"".join(map(frame, bodies))
+        for at in range(0, len(data), step):
+            peer.receive(data[at : at + step])
+        assert peer.got == bodies
+        kept = [bytes(view) for view in peer.views]
+        assert kept == [body for body in bodies if body in kept], "as they came"
+        assert sum(map(len, kept)) > 9_000_000
+        assert (peer.held_bytes, connections.partial_frame_bytes) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_buffer_is_used_again_when_nobody_looks_into_it() -> None:
+    buffers = KeptBuffers(bytes_max=3000)
+    first, second = buffers.lend(1000), buffers.lend(1000)
+    part = first[10:20]
+    first[0], second[0] = 1, 2
+    del first, second
+    assert buffers.lend(900)[0] == 2
+    del part
+    assert buffers.lend(900)[0] == 1
+    assert buffers.lend(400)[0] == 0, "one of twice the size would be held for it"
+    lent = [buffers.lend(1000) for _ in range(5)]
+    assert [bytes(view) for view in lent[2:]] == [bytes(1000)] * 3
 
 
 def test_frames_of_many_connections_come_out_whole_whatever_the_pieces() -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.serving.server import BookieServer
+from magnetar.config import BookieConfig, JournalConfig
 from magnetar.env.free_ports import free_port
+from magnetar.env.loop_thread import LoopThread
 from magnetar.ledger.directory import LedgerDirectory
 from magnetar.ledger.told_ledgers import ToldLedgers
+from magnetar.metrics import Metrics
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
+from magnetar.wire.bookie.digest import EntryDigest
 from magnetar.wire.bookie.metadata import decode_ledger_metadata, encode_ledger_metadata
 from magnetar_sim.world.virtual_time import run_virtual
 
@@ -96,3 +106,43 @@ def test_it_closes_twice() -> None:
     ledgers = ToldLedgers({})
     ledgers.close()
     ledgers.close()
+
+
+def test_large_entries_stay_as_they_came_while_others_are_read(tmp_path: Path) -> None:
+    """They are views of what was received; and nobody writes over what somebody looks at."""
+    draw, digest = random.Random(5), EntryDigest(DigestType.CRC32C, 3, b"")
+    sizes = [draw.choice((40_000, 60_000, 300_000)) for _ in range(150)] + [10, 20, 30]
+    payloads = [draw.randbytes(size) for size in sizes]
+    made, _ = digest.build_run(0, -1, 0, payloads)
+    config = BookieConfig(
+        ledger_directories=(tmp_path / "ledgers",),
+        journal=JournalConfig(directories=(tmp_path / "journal",)),
+        read_cache_bytes=0,
+    )
+
+    async def serve(stack: AsyncExitStack) -> int:
+        bookie = Bookie(config, Metrics())
+        await bookie.start()
+        stack.push_async_callback(bookie.close)
+        added: asyncio.Queue[Exception | None] = asyncio.Queue()
+        for entry_id, entry in enumerate(made):
+            bookie.add_entries(
+                3, bytes(20), (entry_id,), (entry,), 0, lambda error, _: added.put_nowait(error)
+            )
+            assert await added.get() is None
+        server = BookieServer(bookie, "127.0.0.1", 0)
+        await server.start()
+        stack.push_async_callback(server.close)
+        return server.port
+
+    loop, stack = LoopThread("bookie", "the bookie"), AsyncExitStack()
+    told = encode_ledger_metadata(replace(METADATA, password=b""))
+    try:
+        port = loop.run(serve(stack))
+        with ToldLedgers({"b-1": ("127.0.0.1", port)}) as ledgers:
+            for _ in range(2):
+                found = list(ledgers.entries(3, told, 0, len(made)))
+                assert [bytes(entry.payload) for entry in found] == payloads
+                assert any(isinstance(entry.data, memoryview) for entry in found)
+    finally:
+        loop.end(stack.aclose())

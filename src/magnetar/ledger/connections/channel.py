@@ -38,10 +38,13 @@ class ConnectionOptions:
     """Times and bounds of a client's connections to one bookie.
 
     ``v3_only``: everything over version 3, for bookies that speak no version 2 or to match answers
-    by transaction id throughout.
+    by transaction id throughout. ``lends_entries``: large entries of a batch read are views of the
+    answer that they came in, all of which is held while one of them is: for who is done with them
+    soon.
     """
 
     v3_only: bool = False
+    lends_entries: bool = False
     add_timeout_s: float = 10.0
     read_timeout_s: float = 5.0
     connect_timeout_s: float = 5.0
@@ -59,13 +62,15 @@ class _Wire(FramedConnection):
         super().__init__(channel.options.frame_bytes_max, channel.connections)
         self._channel = channel
         self._failure: Exception | None = None
+        if channel.options.lends_entries:
+            self.keep_frames()
 
     def run_received(self, view: memoryview, start: int, end: int) -> int:
         self._channel.received_at_s = self._loop.time()
         return self._channel.run_received(view, start, end)
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        self._channel.frames_received(view, bounds)
+        self._channel.frames_received(view, bounds, self.frames_stay)
 
     def protocol_failed(self, error: ProtocolError) -> None:
         self._failure = error
@@ -110,7 +115,10 @@ class Channel:
         """As ``FramedConnection.run_received``."""
         return start
 
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+    def frames_received(
+        self, view: memoryview, bounds: Sequence[tuple[int, int]], stays: bool
+    ) -> None:
+        """``stays``: as ``FramedConnection.frames_stay``."""
         raise NotImplementedError
 
     def fail_pending(self, error: BookieUnavailableError) -> None:

@@ -72,7 +72,7 @@ class V2Channel(Channel):
         self._adds = PendingAdds()
         self._reads: dict[tuple[int, int], deque[Call[bytes]]] = {}
         self._read_count = 0
-        self._batch_reads: dict[int, Call[list[bytes]]] = {}
+        self._batch_reads: dict[int, Call[v2.Entries]] = {}
         self._request_id = 0
 
     @property
@@ -139,7 +139,7 @@ class V2Channel(Channel):
         max_bytes: int,
         flags: int,
         master_key: bytes,
-    ) -> list[bytes]:
+    ) -> v2.Entries:
         """As ``BookieClient.read_batch``."""
         self._check_bound()
         self._request_id += 1
@@ -151,7 +151,7 @@ class V2Channel(Channel):
                 request_id, ledger_id, first_entry_id, flags, master_key, max_entries, frame_bytes
             )
         )
-        call: Call[list[bytes]] = self._call()
+        call: Call[v2.Entries] = self._call()
         self._batch_reads[request_id] = call
         self.send((frame,), len(frame))
         return await call.answer
@@ -185,8 +185,10 @@ class V2Channel(Channel):
             for done, answered_ids in answered(ledger_id, entry_ids):
                 done(error, answered_ids)
 
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        for answer in v2.decode_answers(view, bounds):
+    def frames_received(
+        self, view: memoryview, bounds: Sequence[tuple[int, int]], stays: bool
+    ) -> None:
+        for answer in v2.decode_answers(view, bounds, stays):
             if isinstance(answer, v2.V2AddAnswers):
                 self._adds_answered((answer,))
             elif isinstance(answer, v2.ReadAnswer):
@@ -226,7 +228,7 @@ class V2Channel(Channel):
     # -- failures -----------------------------------------------------------------------------
 
     def fail_pending(self, error: BookieUnavailableError) -> None:
-        calls: list[Call[bytes] | Call[list[bytes]]] = list(self._batch_reads.values())
+        calls: list[Call[bytes] | Call[v2.Entries]] = list(self._batch_reads.values())
         for waiting in self._reads.values():
             calls.extend(waiting)
         self._reads.clear()
@@ -252,8 +254,8 @@ class V2Channel(Channel):
             expired.append(Expired(call.sent_at_s, partial(call.fail, error)))
         return expired
 
-    def _expired_reads(self, now_s: float) -> list[Call[bytes] | Call[list[bytes]]]:
-        expired: list[Call[bytes] | Call[list[bytes]]] = []
+    def _expired_reads(self, now_s: float) -> list[Call[bytes] | Call[v2.Entries]]:
+        expired: list[Call[bytes] | Call[v2.Entries]] = []
         for request_id, batch_call in list(self._batch_reads.items()):
             if batch_call.deadline_s <= now_s:
                 expired.append(self._batch_reads.pop(request_id))

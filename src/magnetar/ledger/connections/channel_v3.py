@@ -103,7 +103,9 @@ class V3Channel(Channel):
 
     # -- answers ------------------------------------------------------------------------------
 
-    def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
+    def frames_received(
+        self, view: memoryview, bounds: Sequence[tuple[int, int]], stays: bool
+    ) -> None:
         for answer in v3.decode_answers(view, bounds):
             if isinstance(answer, v3.AddAnswers):
                 self._added(answer.code, answer.txn_ids)

@@ -113,7 +113,7 @@ class BookieConnection:
         max_bytes: int,
         flags: ReadFlag = ReadFlag.NONE,
         master_key: bytes = b"",
-    ) -> list[bytes]:
+    ) -> Sequence[bytes | memoryview]:
         if not self._v3_only:
             return await self._v2.read_batch(
                 ledger_id, first_entry_id, max_entries, max_bytes, flags, master_key

@@ -258,7 +258,7 @@ class LedgerReader:
         return self._sound_prefix(bookie_id, first, found[:max_entries])
 
     def _sound_prefix(
-        self, bookie_id: BookieId, first: EntryId, data: Sequence[bytes]
+        self, bookie_id: BookieId, first: EntryId, data: Sequence[bytes | memoryview]
     ) -> _Sound | Refusal:
         """The entries before the first corrupt one; a refusal if that is the first."""
         sound = self._digest.sound_count(data, first)

@@ -113,8 +113,10 @@ class _WindowReading:
             ledger_id, run.start, len(run), ANSWER_BYTES, reads.flags, key
         )
         told = await reply(bookie_id, answer, reads.timeout_s)
-        if isinstance(told, Refusal) or told:
+        if isinstance(told, Refusal):
             return told
+        if told:
+            return list(map(bytes, told))
         return Refusal(bookie_id, ProtocolError("an answer without entries"))
 
     def _count_all(self, bookie_id: BookieId, run: range, told: Sequence[bytes] | Refusal) -> int:

@@ -219,7 +219,7 @@ class Verifier:
             told = await reply(bookie_id, asking, self._timeout_s)
             if not isinstance(told, Refusal):
                 await pace(self._throttle, sum(map(len, told)))
-                return told
+                return list(map(bytes, told))
             if isinstance(told.error, (*_ABSENT, BookieIOError)) or attempt == ATTEMPTS - 1:
                 return told
             await asyncio.sleep(RETRY_S)

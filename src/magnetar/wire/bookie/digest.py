@@ -34,7 +34,7 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from magnetar.model.entry import ENTRY_HEADER_BYTES, LacReply
 from magnetar.model.errors import DigestError
@@ -180,7 +180,7 @@ class EntryDigest:
             entry_id += 1
         return entries, length
 
-    def verify(self, data: bytes, entry_id: int) -> tuple[int, int]:
+    def verify(self, data: bytes | memoryview, entry_id: int) -> tuple[int, int]:
         """Check the whole entry ``data``; returns its (last add confirmed, length).
 
         ``entry_id`` -1 takes any entry (the answer to a read of the last one).
@@ -204,12 +204,14 @@ class EntryDigest:
             )
         return lac, length
 
-    def sound_count(self, entries: Sequence[bytes], first_entry_id: int) -> int:
+    def sound_count(self, entries: Sequence[bytes | memoryview], first_entry_id: int) -> int:
         """How many of ``entries``, which should be consecutive from ``first_entry_id`` on, are
-        sound before the first that is not: ``verify`` tells what is wrong with that one."""
+        sound before the first that is not: ``verify`` tells what is wrong with that one. They are
+        all bytes, or all views."""
         offset, digest, ledger_id = self.payload_offset, self._digest, self._ledger_id
-        if digest is _crc32c_digest:  # as nearly all
-            return count_sound(entries, ledger_id, first_entry_id)
+        views = bool(entries) and isinstance(entries[0], memoryview)
+        if digest is _crc32c_digest and not views:  # as nearly all; views are of large entries
+            return count_sound(cast("Sequence[bytes]", entries), ledger_id, first_entry_id)
         for place, data in enumerate(entries):
             if len(data) < offset or _unpack_ids(data) != (ledger_id, first_entry_id + place):
                 return place

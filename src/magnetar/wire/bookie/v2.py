@@ -74,6 +74,9 @@ BATCH_ANSWER_BYTES = 32
 BATCH_HEAD_BYTES = 4 + BATCH_ANSWER_BYTES
 """Of a BATCH_READ answer, its length included, before the first entry's size."""
 
+VIEW_BYTES_MIN = 16 << 10
+"""Entries from this size on are cheaper as views of what was received than copied out of it."""
+
 _ADD_ENTRY_AT = 4 + MASTER_KEY_BYTES
 _ADD_BYTES_MIN = _ADD_ENTRY_AT + ENTRY_HEADER_BYTES
 _READ_BYTES = 20
@@ -338,23 +341,27 @@ class ReadAnswer(NamedTuple):
     entry: bytes
 
 
+Entries: TypeAlias = Sequence[bytes | memoryview]
+
+
 class BatchReadAnswer(NamedTuple):
     request_id: int
     code: int
-    entries: list[bytes]
+    entries: Entries
 
 
 Answer: TypeAlias = V2AddAnswers | ReadAnswer | BatchReadAnswer | Auth
 
 
-def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:
+def decode_answers(view: memoryview, bounds: Bounds, stays: bool = False) -> list[Answer]:
     """All answers of a chunk in one pass; neighbouring add answers come as one ``V2AddAnswers``.
+    ``stays``: ``view`` will not change, so that large entries of a batch read need no copy.
 
     Raises ``ProtocolError``.
     """
     answers: list[Answer] = []
     for start, end in bounds:
-        answer = _decode_answer(view[start:end])
+        answer = _decode_answer(view[start:end], stays)
         previous = answers[-1] if answers else None
         if (
             isinstance(answer, V2AddAnswers)
@@ -368,7 +375,7 @@ def decode_answers(view: memoryview, bounds: Bounds) -> list[Answer]:
     return answers
 
 
-def _decode_answer(body: memoryview) -> Answer:
+def _decode_answer(body: memoryview, stays: bool) -> Answer:
     if len(body) < 4:
         raise ProtocolError(f"a frame of {len(body)} bytes is too short for an answer's header")
     (header,) = _unpack_head(body)
@@ -384,15 +391,21 @@ def _decode_answer(body: memoryview) -> Answer:
         return V2AddAnswers(ledger_id, code, [entry_id])
     if operation == READ:
         return ReadAnswer(ledger_id, entry_id, code, bytes(body[READ_ANSWER_BYTES:]))
-    return _decode_batch_answer(body, code)
+    return _decode_batch_answer(body, code, stays)
 
 
-def _decode_batch_answer(body: memoryview, code: int) -> BatchReadAnswer:
+def _decode_batch_answer(body: memoryview, code: int, stays: bool) -> BatchReadAnswer:
     if len(body) < BATCH_ANSWER_BYTES:
         raise ProtocolError(f"a BATCH_READ answer of {len(body)} bytes carries no request id")
     (request_id,) = _unpack_long(body, READ_ANSWER_BYTES)
     end = len(body)
-    entries, at = split_entries(body, BATCH_ANSWER_BYTES, end, 0)
+    known = end >= BATCH_ANSWER_BYTES + 4
+    first_bytes = _unpack_head(body, BATCH_ANSWER_BYTES)[0] if known else 0
+    entries: Entries
+    if stays and first_bytes >= VIEW_BYTES_MIN:
+        entries, at = _views(body, BATCH_ANSWER_BYTES, end)
+    else:
+        entries, at = split_entries(body, BATCH_ANSWER_BYTES, end, 0)
     if at + 4 <= end:
         (size,) = _unpack_head(body, at)
         left = end - at - 4
@@ -400,3 +413,15 @@ def _decode_batch_answer(body: memoryview, code: int) -> BatchReadAnswer:
     if at < end:
         raise ProtocolError("a BATCH_READ answer ends inside a size")
     return BatchReadAnswer(request_id, code, entries)
+
+
+def _views(body: memoryview, start: int, end: int) -> tuple[list[memoryview], int]:
+    """As ``split_entries`` without a gap, and without a copy."""
+    found: list[memoryview] = []
+    while end - start >= 4:
+        stop = start + 4 + int(_unpack_head(body, start)[0])
+        if stop > end:
+            break
+        found.append(body[start + 4 : stop])
+        start = stop
+    return found, start

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
@@ -131,15 +132,18 @@ def test_another_password_does_not_verify() -> None:
 
 
 @ALL_TYPES
-def test_the_sound_entries_of_a_run_are_counted(digest_type: DigestType) -> None:
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_the_sound_entries_of_a_run_are_counted(
+    digest_type: DigestType, kind: Callable[[bytes], bytes | memoryview]
+) -> None:
     digest = EntryDigest(digest_type, 7, b"pw")
-    run = [digest.build(i, i - 1, 0, b"payload %d" % i) for i in range(5, 10)]
+    run = [kind(digest.build(i, i - 1, 0, b"payload %d" % i)) for i in range(5, 10)]
     assert digest.sound_count(run, 5) == 5
     assert digest.sound_count([], 5) == 0
     assert digest.sound_count(run, 4) == 0
     assert digest.sound_count([*run[:3], run[4]], 5) == 3
     assert digest.sound_count([*run[:2], run[2][:20]], 5) == 2
-    other = EntryDigest(digest_type, 8, b"pw").build(8, 7, 0, b"payload 8")
+    other = kind(EntryDigest(digest_type, 8, b"pw").build(8, 7, 0, b"payload 8"))
     assert digest.sound_count([*run[:3], other], 5) == 3
     if digest_type is not DigestType.DUMMY:
-        assert digest.sound_count([run[0], run[1][:-1] + b"X"], 5) == 1
+        assert digest.sound_count([run[0], kind(bytes(run[1][:-1]) + b"X")], 5) == 1

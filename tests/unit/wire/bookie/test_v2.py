@@ -126,6 +126,23 @@ def test_golden_batch_read_answer() -> None:
     assert answers(golden) == [v2.BatchReadAnswer(3, 0, [b"abc", b"de"])]
 
 
+def test_large_entries_of_what_stays_are_not_copied() -> None:
+    large = [bytes([n]) * (v2.VIEW_BYTES_MIN + n) for n in range(3)] + [b"small"]
+    view, bounds = frames(batch_answer(large))
+    (answer,) = v2.decode_answers(view, bounds, stays=True)
+    assert isinstance(answer, v2.BatchReadAnswer)
+    assert list(answer.entries) == large
+    view[-1] = 0x21
+    assert answer.entries[3] == b"smal!", "a part of what was received"
+    (answer,) = v2.decode_answers(*frames(batch_answer([b"small", *large])), stays=True)
+    assert isinstance(answer, v2.BatchReadAnswer)
+    assert {type(each) for each in answer.entries} == {bytes}
+    data = bytearray(batch_answer(large)[:-2])
+    data[:4] = struct.pack(">I", len(data) - 4)
+    with pytest.raises(ProtocolError, match=r"an entry of 5 bytes.*; 3 left"):
+        v2.decode_answers(*frames(bytes(data)), stays=True)
+
+
 def test_golden_auth() -> None:
     name = b"AuthDisabledPlugin"
     message = b"\x0a" + bytes([len(name)]) + name + b"\x12\x00"
