@@ -4,7 +4,7 @@
 
 Ledgers of entries of so many KiB are written once, then a bookie that has just begun serves each of
 them over TCP to a reader in a process of its own: as Spark's tasks read (``told``: a loop in a
-thread, requests of a MiB), or as brokers do (``reader``: requests of 256 KiB). *Cold*: the kernel
+thread, requests of 4 MiB), or as brokers do (``reader``: requests of a MiB). *Cold*: the kernel
 has given back what it had of the files; *warm*: it has them. The kernel's part is in both figures.
 Each ``--source`` is the ``src`` directory of a checkout, for both processes; they take turns.
 """

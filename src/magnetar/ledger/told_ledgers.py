@@ -12,7 +12,9 @@ Rules:
 * While the caller works on some entries the next ones are being read: one read ahead, of
   ``READ_BYTES``.
 
-Reads are the library's: any replica, in batches, hedged (``reading/``). A client runs an event loop
+Reads are the library's: any replica, in batches, hedged (``reading/``); a read is one request, and
+large entries are views of its answer: hold them for no longer than they are needed (why:
+docs/adr/0183-scans-ask-for-four-mib.md). A client runs an event loop
 in a thread of its own; calls wait for it.
 """
 
