@@ -44,79 +44,90 @@ class Requester(Protocol):
 
 
 class Requests:
-    """See the module's text. The tasks belong to ``scope``."""
+    """See the module's text. The tasks belong to ``scope``.
 
-    def __init__(self, scope: TaskScope, client: Requester) -> None:
+    The connection has its requests, and is named with each call: a way back to it would be a cycle
+    of every connection that ends, which only the collector finds.
+    """
+
+    def __init__(self, scope: TaskScope) -> None:
         self._scope = scope
-        self._client = client
         self._subjects: dict[Subject, deque[tuple[BaseCommand, int]]] = {}
         """What waits, and its bytes."""
         self._count = 0
         self._bytes = 0
         self._crowded = False
 
-    def begin(self, subject: Subject, command: BaseCommand, size: int) -> None:
-        """Answer ``command``, which came in ``size`` bytes, once its subject is free."""
+    def begin(self, client: Requester, subject: Subject, command: BaseCommand, size: int) -> None:
+        """Answer ``command`` of ``client``, which came in ``size`` bytes, once its subject is
+        free."""
         if subject == SIDE_BY_SIDE:
-            self._spawn(self._client.answer(command), COMMAND_NAMES[int(command.type)], size)
+            name = COMMAND_NAMES[int(command.type)]
+            self._spawn(client, client.answer(command), name, size)
             return
         waiting = self._subjects.get(subject)
         if waiting is not None:
             waiting.append((command, size))
-            self._counted(1, size)
+            self._counted(client, 1, size)
             return
         self._subjects[subject] = waiting = deque()
         name = f"{subject[0]} {subject[1]}"
-        self._spawn(self._run_subject(subject, command, waiting), name, size)
+        self._spawn(client, self._run_subject(client, subject, command, waiting), name, size)
 
-    def _spawn(self, request: Coroutine[None, None, None], name: str, size: int) -> None:
+    def _spawn(
+        self, client: Requester, request: Coroutine[None, None, None], name: str, size: int
+    ) -> None:
         """``size``: of the command that it begins with."""
-        self._counted(1, size)
-        task = self._scope.spawn(request, f"{self._client.peer} {name}", fails(self._task_failed))
-        task.add_done_callback(lambda _: self._counted(-1, -size))
+        self._counted(client, 1, size)
+
+        def failed(_task: str, _error: BaseException) -> None:
+            client.close()  # it must not wait for an answer that will not come
+
+        task = self._scope.spawn(request, f"{client.peer} {name}", fails(failed))
+        task.add_done_callback(lambda _: self._counted(client, -1, -size))
 
     async def _run_subject(
-        self, subject: Subject, command: BaseCommand, waiting: deque[tuple[BaseCommand, int]]
+        self,
+        client: Requester,
+        subject: Subject,
+        command: BaseCommand,
+        waiting: deque[tuple[BaseCommand, int]],
     ) -> None:
         later = 0  # bytes of the command at hand, if the task did not begin with it
         try:
             while True:
-                await self._client.answer(command)
-                if not waiting or self._client.closed:
+                await client.answer(command)
+                if not waiting or client.closed:
                     return
                 command, size = waiting.popleft()
-                self._counted(-1, -later)
+                self._counted(client, -1, -later)
                 later = size
         finally:
-            self._counted(-len(waiting), -later - sum(size for _, size in waiting))
+            self._counted(client, -len(waiting), -later - sum(size for _, size in waiting))
             del self._subjects[subject]
 
     @contextmanager
-    def parked(self) -> Iterator[None]:
+    def parked(self, client: Requester) -> Iterator[None]:
         """A request that waits for seconds, for what is no work of this broker's: not counted
         meanwhile, or some hundreds of them would keep everything else of the connection. Whoever
         parks has a bound of his own."""
-        self._counted(-1)
+        self._counted(client, -1)
         try:
             yield
         finally:
-            self._counted(1)
+            self._counted(client, 1)
 
-    def _task_failed(self, task: str, error: BaseException) -> None:
-        """The client must not wait for an answer that will not come."""
-        self._client.close()
-
-    def _counted(self, change: int, byte_change: int = 0) -> None:
+    def _counted(self, client: Requester, change: int, byte_change: int = 0) -> None:
         self._count += change
         self._bytes += byte_change
         many = self._count > REQUESTS_MAX or self._bytes > REQUEST_BYTES_MAX
         if many and not self._crowded:
             self._crowded = True
-            self._client.requests_crowded(True)
+            client.requests_crowded(True)
         elif (
             self._crowded
             and self._count <= REQUESTS_MAX // 2
             and self._bytes <= REQUEST_BYTES_MAX // 2
         ):
             self._crowded = False
-            self._client.requests_crowded(False)
+            client.requests_crowded(False)

@@ -155,7 +155,7 @@ class Session(FramedConnection):
         self._touched: list[Producer] = []
         self._acks = PlainAcks()
         self._unconfirmed_bytes = 0
-        self._requests = Requests(services.scope, self)
+        self._requests = Requests(services.scope)
         self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
         self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
 
@@ -401,7 +401,7 @@ class Session(FramedConnection):
         if subject is None:
             self._refuse(command)
         else:
-            self._requests.begin(subject, command, size)
+            self._requests.begin(self, subject, command, size)
 
     def _refuse(self, command: BaseCommand) -> None:
         """A command that is not served: say so, or hang up if it cannot be answered."""
@@ -450,7 +450,7 @@ class Session(FramedConnection):
 
     def request_parked(self) -> AbstractContextManager[None]:
         """See ``Requests.parked``."""
-        return self._requests.parked()
+        return self._requests.parked(self)
 
     def check_room(self) -> None:
         """Whether the client may have one more producer or consumer. Raises

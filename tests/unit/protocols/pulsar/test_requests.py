@@ -70,7 +70,7 @@ async def settled() -> None:
 def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
     async def main() -> None:
         client, scope = Client(), TaskScope("test", awaited(by="the test"))
-        await scenario(client, Requests(scope, client))
+        await scenario(client, Requests(scope))
         await scope.close()
 
     asyncio.run(main())
@@ -79,7 +79,7 @@ def run(scenario: Callable[[Client, Requests], Awaitable[None]]) -> None:
 def test_one_subject_runs_in_order_and_beside_others() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number, subject in enumerate((FIRST, FIRST, OTHER, FIRST)):
-            requests.begin(subject, request(number), SIZE)
+            requests.begin(client, subject, request(number), SIZE)
         await settled()
         assert client.begun == [0, 2]
         await client.end(0)
@@ -92,10 +92,10 @@ def test_one_subject_runs_in_order_and_beside_others() -> None:
 
 def test_a_lane_is_free_again_after_its_last_request() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
-        requests.begin(FIRST, request(0), SIZE)
+        requests.begin(client, FIRST, request(0), SIZE)
         await settled()
         await client.end(0)
-        requests.begin(FIRST, request(1), SIZE)
+        requests.begin(client, FIRST, request(1), SIZE)
         await settled()
         assert client.begun == [0, 1]
 
@@ -105,7 +105,7 @@ def test_a_lane_is_free_again_after_its_last_request() -> None:
 def test_requests_about_nothing_run_side_by_side() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number in range(3):
-            requests.begin(SIDE_BY_SIDE, request(number), SIZE)
+            requests.begin(client, SIDE_BY_SIDE, request(number), SIZE)
         await settled()
         assert client.begun == [0, 1, 2]
 
@@ -115,10 +115,10 @@ def test_requests_about_nothing_run_side_by_side() -> None:
 def test_too_many_are_told_once_and_so_is_the_end_of_it() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number in range(REQUESTS_MAX):
-            requests.begin(FIRST if number % 2 else SIDE_BY_SIDE, request(number), SIZE)
+            requests.begin(client, FIRST if number % 2 else SIDE_BY_SIDE, request(number), SIZE)
         assert client.crowded == []
-        requests.begin(FIRST, request(REQUESTS_MAX), SIZE)
-        requests.begin(FIRST, request(REQUESTS_MAX + 1), SIZE)
+        requests.begin(client, FIRST, request(REQUESTS_MAX), SIZE)
+        requests.begin(client, FIRST, request(REQUESTS_MAX + 1), SIZE)
         assert client.crowded == [True]
         await settled()
         for number in range(0, REQUESTS_MAX, 2):
@@ -134,7 +134,7 @@ def test_too_many_are_told_once_and_so_is_the_end_of_it() -> None:
 def test_a_fault_ends_the_connection_and_what_waits_behind_it() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number in range(3):
-            requests.begin(FIRST, request(number), SIZE)
+            requests.begin(client, FIRST, request(number), SIZE)
         await settled()
         await client.end(0, ValueError("a fault of the program"))
         assert client.closed
@@ -146,7 +146,7 @@ def test_a_fault_ends_the_connection_and_what_waits_behind_it() -> None:
 def test_nothing_more_is_begun_for_a_client_that_left() -> None:
     async def scenario(client: Client, requests: Requests) -> None:
         for number in range(2):
-            requests.begin(FIRST, request(number), SIZE)
+            requests.begin(client, FIRST, request(number), SIZE)
         await settled()
         client.closed = True
         await client.end(0)
@@ -163,7 +163,7 @@ def test_large_ones_are_too_many_sooner(subjects: list[Subject]) -> None:
                 command = request(number)
                 command.success.schema.name, command.success.schema.type = "", Schema.String
                 command.success.schema.schema_data = bytes(REQUEST_BYTES_MAX * 2 // 5)
-                requests.begin(subject, command, command.ByteSize())
+                requests.begin(client, subject, command, command.ByteSize())
                 await settled()
                 assert client.crowded == [True, False] * turn + [True] * (number == 2)
             for number in sorted(range(3), key=lambda each: (subjects[each], each)):
