@@ -39,13 +39,18 @@ class _LingeringClose:
 
     def __init__(self, transport: asyncio.Transport, protocol: DeadlineProtocol) -> None:
         self._transport = transport
-        self._protocol = protocol
+        self._protocol: DeadlineProtocol | None = protocol
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        self._protocol.end(self._transport)
+        if self._protocol is not None:
+            self._protocol.end(self._transport)
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self._protocol = None
 
 
 class DeadlineProtocol(H11Protocol):
@@ -64,7 +69,8 @@ class DeadlineProtocol(H11Protocol):
     _dropped_bytes = -1  # of a body after the answer; -1: nothing is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_LingeringClose(transport, self))  # type: ignore[arg-type]
+        self._lingering = _LingeringClose(transport, self)
+        super().connection_made(self._lingering)  # type: ignore[arg-type]
         name = peer_name(transport)
         if name is not None:
             self.app_state = {**self.app_state, CERTIFICATE_NAME: name}
@@ -104,6 +110,9 @@ class DeadlineProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        # What leads back here, else each connection would be a cycle.
+        self.cycle = None  # type: ignore[assignment] # as in uvicorn, before the first request
+        self._lingering.end()
 
     def _expect_request(self) -> None:
         if self._deadline is None:

@@ -57,6 +57,10 @@ def _told_by_result(task: str, error: BaseException) -> None:
     """Whoever awaits the task is told by its result."""
 
 
+def _gone(task: str, error: BaseException) -> None:
+    """Its owner has ended before it."""
+
+
 async def shared_result(task: asyncio.Task[T]) -> T:
     """What a task comes to that several wait for, each of whom may be cancelled without it. Raises
     ``ServiceNotReadyError`` if it was ended with its scope: who waits goes on, and is told."""
@@ -70,6 +74,9 @@ async def shared_result(task: asyncio.Task[T]) -> T:
         raise ServiceNotReadyError(
             f"{task.get_name()}: this broker is ending; ask another"
         ) from None
+    finally:
+        # The task has its error, the error this frame: without them it is no cycle.
+        del task, waiting
 
 
 def ignored(because: str, count: Callable[[], None]) -> FailurePolicy:
@@ -81,6 +88,10 @@ def ignored(because: str, count: Callable[[], None]) -> FailurePolicy:
         log.warning("the failure is passed over", task=task, because=because)
 
     return policy
+
+
+def nothing() -> None:
+    """What is called in place of a callback that has ended, and so leads back to nobody."""
 
 
 def defect(task: str, error: BaseException) -> DefectError:
@@ -194,3 +205,10 @@ class TaskScope:
             task.cancel()
         for task in pending:
             await asyncio.wait([task])
+        if not self._tasks.running:
+            self.release()
+
+    def release(self) -> None:
+        """The owner has ended, and starts nothing more here: it is told of nothing, and not kept. A
+        scope and its owner are a cycle until then, which only the garbage collector would find."""
+        self._policy = _gone

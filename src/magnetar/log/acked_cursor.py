@@ -31,8 +31,12 @@ class AckedCursor:
         self.lending = lending
         self.properties = properties
         self.store = store
-        self.noted: CursorNote | None = AckedNote(self, state) if store.durable else None
         self._state = state
+
+    @property
+    def noted(self) -> CursorNote | None:
+        """Made when it is asked for: kept, it would be a cycle with its cursor."""
+        return AckedNote(self, self._state) if self.durable else None
 
     def _mark_before(self, position: Position) -> Position:
         """The mark-delete position that leaves ``position`` to be read next."""

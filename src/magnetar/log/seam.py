@@ -253,8 +253,11 @@ class Cursor(Protocol):
     properties: Mapping[str, str]
     lending: CursorLending | None
     """None where nothing is stored here: a reader's, or one that this process has been lent."""
-    noted: CursorNote | None
-    """None where nothing is stored."""
+
+    @property
+    def noted(self) -> CursorNote | None:
+        """None where nothing is stored."""
+        ...
 
     @property
     def mark_delete(self) -> Position:

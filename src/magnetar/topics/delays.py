@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from magnetar.env.tasks import nothing
 from magnetar.model.entry import Description, Entry
 from magnetar.topics.dispatch.delayed import DelayedEntries, DelayPolicy
 from magnetar.topics.redelivery import Replays
@@ -109,3 +110,4 @@ class Delays:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._wake = nothing  # it leads back here, which would be a cycle

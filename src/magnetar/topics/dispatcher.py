@@ -21,7 +21,7 @@ from typing import Final
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Description, Entry
 from magnetar.model.errors import ProtocolError
@@ -152,6 +152,7 @@ class Dispatcher:
         self.feed.close()
         if self._delays is not None:
             self._delays.close()
+        self._round = nothing  # it leads back here, which would be a cycle
 
     def _dispatch(self) -> None:
         self._scheduled = False

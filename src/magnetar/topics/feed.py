@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogClosedError, LogError, MagnetarError
@@ -72,6 +72,7 @@ class EntryFeed:
         self._ahead.clear()
         self._replayed.clear()
         self.redelivery.clear()
+        self._ready = nothing  # it leads back here, which would be a cycle
 
     def rewind(self) -> None:
         """Start again after the mark-delete position; forgets replays and what was read ahead."""

@@ -26,7 +26,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from magnetar.config import BrokerConfig
-from magnetar.env.tasks import TaskScope
+from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Binding, Cursor, ReadableLog
 from magnetar.model.errors import BoundElsewhereError, ConsumerBusyError, NotAllowedError
 from magnetar.model.ids import Position
@@ -254,12 +254,18 @@ class Subscription:
 
     def _begin(self, kind: Kind, key_policy: KeyPolicy | None) -> None:
         """The next consumer is the first: serve as ``kind`` asks, from the cursor on."""
+        former = self.keyed
         self.kind, self._shares, self.keyed = kind, kind.shares, None
         self._cancel_switch()
         self._single = SingleActive(self.partition)
-        if not self._shares:
+        if self._shares:
+            self._begin_shared(kind, key_policy)
+        else:
             self.dispatcher.begin(self._single)
-            return
+        if former is not None:
+            former.end()  # now: what waits in it may have been carried over
+
+    def _begin_shared(self, kind: Kind, key_policy: KeyPolicy | None) -> None:
         self.dispatcher.feed.read_from(self._source)
         limits, dispatcher = self._limits, self.dispatcher
         if self._delays is None:
@@ -273,11 +279,12 @@ class Subscription:
         if kind is Kind.SHARED:
             dispatcher.begin(SharedRoundRobin(limits.unacked_messages_max), self._delays)
             return
+        entry_format = self._format  # not by way of this, which has what is made here
         keyed = self.keyed = KeyShared(
             limits.unacked_messages_max,
             limits.look_ahead,
             key_policy or KeyPolicy(),
-            lambda entry: self._format.key_hash(entry.payload),
+            lambda entry: entry_format.key_hash(entry.payload),
             dispatcher.wake,
         )
         dispatcher.begin(keyed, self._delays, keyed.waiting)
@@ -308,6 +315,7 @@ class Subscription:
         dispatcher.remove(consumer)
         if not self._shares:
             self._change(self._single.elect())
+        consumer.seat.leave()
         if self.consumers:
             return False
         self.last_active_ms = self._now_ms()
@@ -324,6 +332,8 @@ class Subscription:
             consumer.client.forget()
         self._single = SingleActive(self.partition)
         self.dispatcher.end(self._single)
+        for consumer in consumers:
+            consumer.seat.leave()
         return consumers
 
     def detach_untold(self) -> None:
@@ -458,3 +468,6 @@ class Subscription:
         """The subscription ends here: its topic closes or it was deleted."""
         self.dispatcher.close()
         self._cancel_switch()
+        self._after_delay = nothing  # it leads back here, which would be a cycle
+        if self.keyed is not None:
+            self.keyed.end()

@@ -23,6 +23,7 @@ from magnetar.env.listening import bind
 from magnetar.model.errors import StartError
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from tests.doubles.garbage import in_cycles, ours
 from tests.doubles.ownership import ELSEWHERE, divide
 from tests.interop.pulsar.wire import send_frame
 from tests.unit.admin.fakes import FakeLedgers, application
@@ -727,5 +728,25 @@ def test_an_idle_server_does_not_wake_up() -> None:
         await server.stop()
         assert before == 1
         assert timers == 0
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_ends_leaves_nothing_to_the_collector() -> None:
+    async def run() -> None:
+        app = api.create(CollectorRegistry())
+        server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
+        await server.start()
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+                assert (await client.get("/admin/v2/nothing")).status_code == 404
+            await asyncio.sleep(0.05)
+
+        await use()
+        with in_cycles() as left:
+            await use()
+        assert [each for each in ours(left) if "Protocol" in each or "Linger" in each] == []
+        await server.stop()
 
     asyncio.run(run())

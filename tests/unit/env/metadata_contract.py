@@ -7,7 +7,6 @@ same nodes. The reference is the docstrings of ``magnetar.env.metadata``.
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -26,6 +25,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NotEmptyError,
 )
+from tests.doubles.garbage import in_cycles
 
 T = TypeVar("T")
 Scenario = Callable[[MetadataStore], Coroutine[Any, Any, None]]
@@ -270,19 +270,10 @@ class MetadataContract:
                     await store.delete("/full")
 
             await fail()
-            gc.collect()
-            gc.disable()
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            try:
+            with in_cycles() as left:
                 for _ in range(20):
                     await fail()
-                gc.collect()
-                left = [each for each in gc.garbage if isinstance(each, MetadataError)]
-            finally:
-                gc.set_debug(0)
-                gc.garbage.clear()
-                gc.enable()
-            assert left == []
+            assert [each for each in left if isinstance(each, MetadataError)] == []
 
         tree.run(scenario)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from magnetar.env.tasks import TaskScope, awaited, ends_role, fails, ignored, shared_result
 from magnetar.model.errors import DefectError, MagnetarError, ServiceNotReadyError
+from tests.doubles.garbage import in_cycles
 
 
 class Loop:
@@ -173,5 +175,55 @@ def test_who_waits_for_a_shared_task_is_told_when_its_scope_ends() -> None:
         await scope.close()
         with pytest.raises(ServiceNotReadyError, match="take a: this broker is ending"):
             await other
+
+    asyncio.run(scenario())
+
+
+def test_a_result_that_is_an_error_leaves_nothing_to_the_collector() -> None:
+    """A topic that has no policy is found out so: for each one that is opened."""
+
+    async def scenario() -> None:
+        scope = TaskScope("s", awaited(by="the test"))
+        with in_cycles() as left:
+            for _ in range(3):
+                with suppress(KeyError):
+                    await shared_result(scope.spawn(broken(), "fail"))
+        assert left == []
+        await scope.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_scope_keeps_nobody() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.scope = TaskScope("s", fails(self.failed))
+
+        def failed(self, task: str, error: BaseException) -> None:
+            raise AssertionError(task)
+
+    async def scenario() -> None:
+        with in_cycles() as left:
+            owner = Owner()
+            owner.scope.spawn(asyncio.Event().wait(), "hang")
+            await owner.scope.close()
+            del owner
+        assert [each for each in left if isinstance(each, Owner)] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_scope_that_its_own_task_closes_tells_of_that_task() -> None:
+    async def scenario() -> None:
+        loop, told = Loop(), []
+        scope = TaskScope("s", fails(lambda task, _error: told.append(task)))
+
+        async def close_and_break() -> None:
+            await scope.close()
+            await broken()
+
+        await ended(scope.spawn(close_and_break(), "end"))
+        assert told == ["s/end"]
+        assert loop.told == ["s/end has failed"]
 
     asyncio.run(scenario())

@@ -4,8 +4,6 @@ bookies are in memory."""
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +16,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import BookieUnavailableError, LogFencedError
 from magnetar.model.ids import EARLIEST, Position
+from tests.doubles.garbage import in_cycles, ours
 from tests.unit.ledger.doubles import Cluster, MemoryPool
 from tests.unit.log.doubles import NAME, Outcomes
 from tests.unit.log.test_managed_log import number, publish, read_all, values
@@ -151,21 +150,33 @@ def test_opening_a_log_leaves_nothing_to_the_collector(tmp_path: Path) -> None:
         for what in ("new", "opened again"):
             store = ManagedLogStore(metadata, client, config)
             await use(store, "what is made once")
-            gc.collect()
-            gc.disable()
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            try:
+            with in_cycles() as left:
                 for number in range(opened):
                     await use(store, f"t{number}")
-                gc.collect()
-                left = Counter(type(each).__name__ for each in gc.garbage)
-            finally:
-                gc.set_debug(0)
-                gc.garbage.clear()
-                gc.enable()
-            assert left.total() < opened, f"{what}: {left}"
+            assert len(left) < opened, f"{what}: {ours(left)}"
             await store.close()
         await client.close()
         await metadata.close()
+
+    asyncio.run(scenario())
+
+
+def test_ledgers_and_cursors_that_end_leave_nothing_to_the_collector(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with place(tmp_path) as here:
+            log = await here.store(ledger_entries_max=2).open(NAME)
+            await publish(log, 0, 4)
+            await asyncio.sleep(0.05)
+            with in_cycles() as left:
+                await publish(log, 4, 10)  # five ledgers more
+                for name in ("one", "other"):
+                    cursor = await log.cursors.open(name, EARLIEST)
+                    cursor.acknowledge([log.positions.first])
+                    await cursor.wait_stored()
+                    del cursor
+                    await log.cursors.delete(name)
+                await asyncio.sleep(0.05)
+            assert ours(left) == []
+            await log.close()
 
     asyncio.run(scenario())

@@ -77,13 +77,11 @@ class EnsembleChange:
 
     def __init__(
         self,
-        owner: EnsembleOwner,
         machine: QuorumWrite,
         stored: StoredLedger,
         context: LedgerContext,
         scope: TaskScope,
     ) -> None:
-        self._owner = owner
         self._machine = machine
         self._stored = stored
         self._context = context
@@ -106,8 +104,11 @@ class EnsembleChange:
         """The current ensemble."""
         return self._stored.metadata.fragments[-1].bookies
 
-    def bookie_failed(self, slot: int, error: MagnetarError, now_s: float) -> None:
-        """The machine has put ``slot`` down because of ``error``."""
+    def bookie_failed(
+        self, owner: EnsembleOwner, slot: int, error: MagnetarError, now_s: float
+    ) -> None:
+        """The machine has put ``slot`` down because of ``error``. (``owner``, which has this, is
+        named with the call: kept, it would be a cycle for each ledger that was closed.)"""
         bookie_id = self.bookies[slot]
         if now_s - self._failed_at_s > CALM_S:
             self._backoff_s = BACKOFF_S
@@ -120,7 +121,7 @@ class EnsembleChange:
             self._tell(bookie_id, error, now_s)
         if not self._running:
             self._running = True
-            self._scope.spawn(self._run(), "ensemble-change")
+            self._scope.spawn(self._run(owner), "ensemble-change")
 
     def _tell(self, bookie_id: BookieId, error: MagnetarError, now_s: float) -> None:
         ledger_id = self._stored.metadata.ledger_id
@@ -163,12 +164,12 @@ class EnsembleChange:
             self._stored.metadata.ledger_id, self.bookies, failed, self._available, excluded
         )
 
-    async def _run(self) -> None:
+    async def _run(self, owner: EnsembleOwner) -> None:
         try:
             while self._pending():
-                if not await self._replace():
+                if not await self._replace(owner):
                     await asyncio.sleep(self._next_backoff_s())
-                    self._try_again()
+                    self._try_again(owner)
         finally:
             self._running = False
 
@@ -188,19 +189,19 @@ class EnsembleChange:
         self._backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
         return backoff_s
 
-    def _try_again(self) -> None:
+    def _try_again(self, owner: EnsembleOwner) -> None:
         if not self._pending():
             return
         for slot in self._machine.down_slots():
             # Noted before it is tried again: from then on the machine takes what was confirmed
             # without the bookie for held there.
             self._note_missing(self.bookies[slot], self._machine.lacking(slot))
-            self._owner.send_again(self._machine.retry(slot))
+            owner.send_again(self._machine.retry(slot))
 
     def _note_missing(self, bookie_id: BookieId, entry_ids: range) -> None:
         self._context.mender.note_missing(bookie_id, self._stored.metadata.ledger_id, entry_ids)
 
-    async def _replace(self) -> bool:
+    async def _replace(self, owner: EnsembleOwner) -> bool:
         """Replace as many failed bookies as can be; False if none could."""
         try:
             self._available = await self._pool.available()
@@ -224,10 +225,10 @@ class EnsembleChange:
                 self._stored.metadata.write_quorum,
             )
             if replacements:
-                await self._change(replacements)
+                await self._change(owner, replacements)
             return bool(replacements)
 
-    async def _change(self, replacements: dict[int, BookieId]) -> None:
+    async def _change(self, owner: EnsembleOwner, replacements: dict[int, BookieId]) -> None:
         # Confirming stops before the metadata is written: an entry confirmed meanwhile by the old
         # ensemble would lie in the new fragment, whose bookies need not have it.
         first_entry_id = self._machine.begin_change(replacements)
@@ -238,7 +239,7 @@ class EnsembleChange:
         try:
             await self._stored.replace_bookies(first_entry_id, replacements)
         except (LedgerError, MetadataError) as error:
-            self._owner.fail(error)
+            owner.fail(error)
             return
         finally:
             self._changing = {}
@@ -252,5 +253,5 @@ class EnsembleChange:
         for slot, entry_ids in lacking.items():
             self._note_missing(before[slot], entry_ids)
         for resend in self._machine.change_succeeded(replacements):
-            self._owner.send_again(resend)
-        self._owner.confirm()
+            owner.send_again(resend)
+        owner.confirm()

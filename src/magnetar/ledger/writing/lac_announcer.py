@@ -44,13 +44,11 @@ class LacAnnouncer:
 
     def __init__(
         self,
-        writer: Announced,
         pool: BookiePool,
         interval_s: float,
         timeout_s: float,
         scope: TaskScope,
     ) -> None:
-        self._writer = writer
         self._pool = pool
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -60,48 +58,51 @@ class LacAnnouncer:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def confirmed(self) -> None:
-        """Everything that was appended is confirmed, for the moment."""
+    def confirmed(self, writer: Announced) -> None:
+        """Everything that was appended is confirmed, for the moment. (``writer``, which has this,
+        is named with the call: kept, it would be a cycle for each ledger that was closed.)"""
         self._idle_since_s = self._loop.time()
         if self._timer is None and self._interval_s:
-            self._timer = self._loop.call_later(self._interval_s, self._due)
+            self._timer = self._loop.call_later(self._interval_s, self._due, writer)
 
-    def _due(self) -> None:
+    def _due(self, writer: Announced) -> None:
         self._timer = None
-        lac = self._writer.last_add_confirmed
-        if lac <= self._announced or lac < self._writer.last_add_pushed:
+        lac = writer.last_add_confirmed
+        if lac <= self._announced or lac < writer.last_add_pushed:
             return  # known, or not idle: ``confirmed`` will be called again
         idle_at_s = self._idle_since_s + self._interval_s
         if idle_at_s > self._loop.time():  # not idle for long enough: entries themselves tell
-            self._timer = self._loop.call_at(idle_at_s, self._due)
+            self._timer = self._loop.call_at(idle_at_s, self._due, writer)
             return
         self._announced = lac
-        self._scope.spawn(self._announce(lac), "explicit-lac")
+        self._scope.spawn(self._announce(writer, lac), "explicit-lac")
 
-    async def _announce(self, lac: EntryId) -> None:
+    async def _announce(self, writer: Announced, lac: EntryId) -> None:
         told: set[BookieId] = set()
         pause_s = self._interval_s
         for _ in range(TRIES_MAX):
-            if self._writer.last_add_pushed != lac:
+            if writer.last_add_pushed != lac:
                 return  # entries tell
-            told |= await self._tell(lac, told)
-            if told.issuperset(self._writer.metadata.fragments[-1].bookies):
+            told |= await self._tell(writer, lac, told)
+            if told.issuperset(writer.metadata.fragments[-1].bookies):
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 2
 
-    async def _tell(self, lac: EntryId, told: set[BookieId]) -> set[BookieId]:
+    async def _tell(self, writer: Announced, lac: EntryId, told: set[BookieId]) -> set[BookieId]:
         """Tell every bookie but those of ``told``; returns which took it."""
-        body = self._writer.digest.build_lac(lac)
-        bookies = [each for each in self._writer.metadata.fragments[-1].bookies if each not in told]
+        body = writer.digest.build_lac(lac)
+        bookies = [each for each in writer.metadata.fragments[-1].bookies if each not in told]
         if len(bookies) == 1:  # no task for it: with many topics there is one of these per message
-            return set(bookies) if await self._write(bookies[0], lac, body) else set()
-        taken = await asyncio.gather(*(self._write(each, lac, body) for each in bookies))
+            return set(bookies) if await self._write(writer, bookies[0], lac, body) else set()
+        taken = await asyncio.gather(*(self._write(writer, each, lac, body) for each in bookies))
         return {bookie_id for bookie_id, took in zip(bookies, taken, strict=True) if took}
 
-    async def _write(self, bookie_id: BookieId, lac: EntryId, body: bytes) -> bool:
+    async def _write(
+        self, writer: Announced, bookie_id: BookieId, lac: EntryId, body: bytes
+    ) -> bool:
         """Whether the bookie took it."""
-        ledger_id, key = self._writer.metadata.ledger_id, self._writer.digest.master_key
+        ledger_id, key = writer.metadata.ledger_id, writer.digest.master_key
         write = self._pool.client(bookie_id).write_lac(ledger_id, key, lac, body)
         return not isinstance(await reply(bookie_id, write, self._timeout_s), Refusal)
 

@@ -179,7 +179,7 @@ class LedgerWriter:
         self._machine = QuorumWrite(size, metadata.write_quorum, metadata.ack_quorum, first_lac)
         self._uniform = size == metadata.write_quorum
         self._deadlines = AddDeadlines(self._machine, size, self._timeout_s)
-        self._change = EnsembleChange(self, self._machine, stored, context, self._scope)
+        self._change = EnsembleChange(self._machine, stored, context, self._scope)
         self._adds: BoundedAdds | None = None  # made by the first ``add``: logs append
         self._deferred = self._deferred_sync() if flags & AddFlag.DEFERRED_SYNC else None
         self._channels: list[_Channel | None] = [self._channel(slot) for slot in range(size)]
@@ -187,7 +187,7 @@ class LedgerWriter:
         recovers = bool(flags & AddFlag.RECOVERY)
         self._first_lac = first_lac if recovers else None
         interval_s = 0 if recovers else context.config.explicit_lac_interval_ms / 1000
-        self._announcer = LacAnnouncer(self, context.pool, interval_s, self._timeout_s, self._scope)
+        self._announcer = LacAnnouncer(context.pool, interval_s, self._timeout_s, self._scope)
 
     def _deferred_sync(self) -> DeferredSync:
         log.warning(
@@ -267,7 +267,7 @@ class LedgerWriter:
         except LedgerError as error:
             self.fail(error)
             raise
-        self._announcer.confirmed()
+        self._announcer.confirmed(self)
 
     # -- append -------------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class LedgerWriter:
             self._loop.call_soon(self.confirm)
             return
         if not pending:
-            self._announcer.confirmed()
+            self._announcer.confirmed(self)
             if self._drained is not None:
                 self._drained.set()
 
@@ -395,7 +395,7 @@ class LedgerWriter:
             if self._trouble_since_s is None:
                 self._trouble_since_s = now_s
             self._channels[slot] = None
-            self._change.bookie_failed(slot, error, now_s)
+            self._change.bookie_failed(self, slot, error, now_s)
 
     def _refusal(self, slot: int, error: MagnetarError) -> LedgerError:
         bookie_id = self._change.bookies[slot]
@@ -513,6 +513,7 @@ class LedgerWriter:
                 self._closed = await self._stored.close(self.last_add_confirmed, length)
                 self._hand_over()
         await self._scope.close()
+        self._let_go()
         return self._closed
 
     def _hand_over(self) -> None:
@@ -533,6 +534,11 @@ class LedgerWriter:
         if self._error is None:
             self._end(LedgerClosedError(f"ledger {self.ledger_id} was given up by its writer"))
         await self._scope.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing more is sent: what leads back here would be a cycle for each ledger."""
+        self._channels = [None] * len(self._channels)
 
     async def wait_confirmed(self) -> None:
         """Wait until nothing is pending: all is confirmed, or has failed."""

@@ -112,6 +112,10 @@ class _OpenLedger:
         self.recovering = False  # by us, so that its writer is fenced, which then says nothing
         self.answered: LedgerAppendDone = partial(answered, self)
 
+    def end(self) -> None:
+        """It is closed, nothing more is appended: ``answered`` has it, which would be a cycle."""
+        del self.answered
+
 
 class AppendBounds(NamedTuple):
     """``queue_bytes``: of all that waits for the next ledger; ``payload_bytes``: of one payload."""
@@ -378,6 +382,7 @@ class Appender:
             if self._chain.confirmed > before:  # recovery found what nobody had confirmed
                 self._events.grew()
             self._open.settle(former.ledger_id, last, former.payload_offset)
+            former.end()
 
     async def _end(self, former: _OpenLedger) -> tuple[int, int, ChainReader | None]:
         """Close a ledger, by recovery if its writer cannot: its last entry, its bytes and, if it

@@ -33,7 +33,7 @@ import structlog
 
 from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import Versioned
-from magnetar.env.tasks import TaskScope, defect, fails
+from magnetar.env.tasks import TaskScope, defect, fails, nothing
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, encode_delta, encode_snapshot
 from magnetar.log.managed.ledgers import ChainWriter, Ledgers
@@ -428,6 +428,7 @@ class CursorStore:
             writer, self._writer = self._writer, None
             if writer is not None and self._lost is None:
                 await writer.close()
+            self._let_go()
 
     async def _stored_in_node(self) -> bool:
         """At the end: a state that the mark-delete position says wholly goes into the node, so that
@@ -485,6 +486,12 @@ class CursorStore:
             raise
         self._writer = None
         self._fail_waiters(LogClosedError(f"cursor {self.name} was deleted"))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing is stored any more: what leads back here would be a cycle."""
+        self._flush = nothing
+        self._scope.release()
 
     async def finish_deletion(self) -> None:
         """After ``mark_deleted``: delete the cursor's ledgers, then its node. May be repeated."""

@@ -84,6 +84,22 @@ class Routes(Protocol[Owner]):
         ...
 
 
+class _NoRoutes(Generic[Owner]):
+    """Nobody gets anything."""
+
+    seats: Sequence[Seat[Owner]] = ()
+
+    def goes_to(self, hashed: int) -> Seat[Owner] | None:
+        return None
+
+    def rooms(self) -> Iterable[tuple[Seat[Owner], int]]:
+        return ()
+
+
+def _nobody() -> None:
+    """Nobody is told."""
+
+
 class KeyedWaiting(Generic[Owner]):
     """See the module's text. It is ``topics.redelivery.Replays``."""
 
@@ -105,6 +121,12 @@ class KeyedWaiting(Generic[Owner]):
         self._line_of: dict[int, Seat[Owner]] = {}
         self._coming: dict[Key, int] = {}
         """Hashes of what was given out, or is about to come."""
+
+    def end(self) -> None:
+        """Nothing is kept, and nobody asked or told: they lead back here, so would be a cycle."""
+        self.clear()
+        self._routes = _NoRoutes()
+        self._go_on = _nobody
 
     def __len__(self) -> int:
         return len(self._hashes)

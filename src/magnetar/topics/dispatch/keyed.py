@@ -96,6 +96,10 @@ class KeyShared(Seats[Owner]):
         self._reassigned = False
         """Consumers came or left, and nobody has asked since what follows from it."""
 
+    def end(self) -> None:
+        """Others place from now on, and nothing waits here."""
+        self.waiting.end()
+
     # -- who is there -------------------------------------------------------------------------
 
     def check(self, subscription: str, policy: KeyPolicy) -> None:

@@ -37,6 +37,10 @@ class Seat(Generic[Owner]):
         self.blocked = False
         self.out: dict[Key, int] = {}
 
+    def leave(self) -> None:
+        """It has left its machine for good: its owner, which has it, is not kept by it."""
+        del self.owner
+
 
 class PlacedRun(NamedTuple, Generic[Owner]):
     """Entries ``[start, stop)`` of what was to be placed, of ``messages`` together, go to

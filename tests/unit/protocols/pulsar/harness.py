@@ -199,6 +199,7 @@ class Peer:
 
     def lose(self) -> None:
         """The connection is gone."""
+        self.transport.on_ping = None  # else it and this would be a cycle
         self.session.connection_lost(None)
 
     # -- usual things -------------------------------------------------------------------------
