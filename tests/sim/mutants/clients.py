@@ -21,7 +21,7 @@ from tests.sim.mutants.mutant import Mutant, replaced
 SEEDS_MAX = 2000
 
 
-async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:
+async def _change_at_once(self: Any, owner: Any, replacements: dict[int, BookieId]) -> None:
     """The new bookies are used, and their answers count, before the store names them."""
     machine, stored = self._machine, self._stored
     first_entry_id = machine.begin_change(replacements)
@@ -29,12 +29,12 @@ async def _change_at_once(self: Any, replacements: dict[int, BookieId]) -> None:
     fragments = replaced_fragments(before.fragments, first_entry_id, replacements)
     stored.metadata = replace(before, fragments=fragments)
     for resend in machine.change_succeeded(replacements):
-        self._owner.send_again(resend)
-    self._owner.confirm()
+        owner.send_again(resend)
+    owner.confirm()
     try:
         stored.version = await stored._manager.write(stored.metadata, stored.version)
     except (LedgerError, MetadataError) as error:
-        self._owner.fail(error)
+        owner.fail(error)
 
 
 def _ensemble_before_the_store() -> AbstractContextManager[None]:
