@@ -72,6 +72,7 @@ NARROWER_PACKAGES: dict[str, set[str]] = {
 
 DECIDING: tuple[str, ...] = (
     "magnetar.app.restarts",
+    "magnetar.env.collecting",
     "magnetar.bookie.storage.compaction_plan",
     "magnetar.bookie.storage.location_runs",
     "magnetar.bookie.disk_space",

@@ -6,15 +6,18 @@ thread that comes back from an fsync wants the interpreter at once, not after th
 whoever runs. And what is made while starting (modules, above all) lives as long as the process: the
 garbage collector looks at none of it, neither meanwhile nor ever after. What is under way later
 (entries, answers) is looked at only when there is much more of it than the default 700 objects:
-with a thousand open ledgers that was a quarter of a writer's time.
+with a thousand open ledgers that was a quarter of a writer's time. What has outlived that is looked
+at by the rules of ``env.collecting``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -25,22 +28,12 @@ from magnetar import logs
 from magnetar.config import Config
 from magnetar.config_loading import unsafe_settings
 from magnetar.env.allocator import tune_allocator as tune_allocator  # benchmarks name it here
+from magnetar.env.collecting import LOOK_INTERVAL_S, THRESHOLDS, Memory, OldGarbage
 
 log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
-COLLECT_AT = (50_000, 20, 20)
-"""Objects that begin a collection of the youngest, and how many of one generation begin one of the
-next.
-
-Counted are those made less those gone, so that what is under way for a moment begins none; the
-youngest are as many when a broker takes hundreds of topics at once, and their collection stops its
-loop for 17 to 47 ms. At 10 000 it is a quarter of that, but everyday work pays: publishing in small
-pieces, as Java's client does, cost 21 % more CPU and dispatch to a hundred consumers 12 % (medians
-of eight rounds in turns beside other load; 7 and 5 of the 8 pairs; single publishers in bursts and
-cursors were the same)."""
-
 Stopped: TypeAlias = asyncio.Event
 Role: TypeAlias = Callable[[Callable[[str], None], Stopped], Awaitable[None]]
 """``role(ready, stopped)``: start, call ``ready`` with the line to print, run until ``stopped``
@@ -87,10 +80,44 @@ def _ready(line: str) -> None:
     sys.stdout.flush()
     tune_collector()
     gc.enable()
+    GarbageLooks(asyncio.get_running_loop()).begin()
 
 
 def tune_collector() -> None:
     """Leave alone what was made so far, and what is under way for a moment only."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AT)
+    gc.set_threshold(*THRESHOLDS)
+
+
+class GarbageLooks:
+    """Has all of memory looked at when ``env.collecting`` says so, on ``loop``, until it ends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._rules = OldGarbage(memory())
+        self._asked = (time.monotonic(), time.thread_time())
+
+    def begin(self) -> None:
+        self._loop.call_later(LOOK_INTERVAL_S, self._ask)
+
+    def _ask(self) -> None:
+        since_s, before_s = self._asked
+        self._asked = now_s, used_s = time.monotonic(), time.thread_time()
+        busy = (used_s - before_s) / max(now_s - since_s, 1e-6)
+        if self._rules.wanted(memory(), busy):
+            found = gc.collect()
+            self._rules.looked(memory())
+            took_ms = round((time.thread_time() - used_s) * 1000)
+            log.info("looked for garbage in all of memory", found=found, stopped_ms=took_ms)
+        self.begin()
+
+
+def memory() -> Memory:
+    """What this process has."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[1])
+    except OSError:  # Linux has it
+        pages = 0
+    return Memory(sys.getallocatedblocks(), pages * os.sysconf("SC_PAGE_SIZE"))

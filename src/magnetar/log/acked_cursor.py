@@ -6,6 +6,7 @@ before a position lies; the rest of ``log.seam.Cursor`` is here.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 
 from magnetar.log.ack_store import AckStore
@@ -31,12 +32,8 @@ class AckedCursor:
         self.lending = lending
         self.properties = properties
         self.store = store
+        self.noted: CursorNote | None = AckedNote(self, state) if store.durable else None
         self._state = state
-
-    @property
-    def noted(self) -> CursorNote | None:
-        """Made when it is asked for: kept, it would be a cycle with its cursor."""
-        return AckedNote(self, self._state) if self.durable else None
 
     def _mark_before(self, position: Position) -> Position:
         """The mark-delete position that leaves ``position`` to be read next."""
@@ -83,7 +80,7 @@ class AckedNote:
     """Implements ``log.seam.CursorNote``."""
 
     def __init__(self, cursor: AckedCursor, state: AckState) -> None:
-        self._cursor = cursor
+        self._cursor = weakref.ref(cursor)  # which has this: else a cycle
         self._state = state
 
     @property
@@ -91,6 +88,8 @@ class AckedNote:
         return self._state.note
 
     def take(self, position: Position, value: bytes) -> None:
-        self._cursor.acknowledge_cumulative(position)
+        cursor = self._cursor()
+        assert cursor is not None, "a note is taken by who has its cursor"
+        cursor.acknowledge_cumulative(position)
         self._state.take_note(value)
-        self._cursor.store.mark_dirty()
+        cursor.store.mark_dirty()

@@ -253,11 +253,8 @@ class Cursor(Protocol):
     properties: Mapping[str, str]
     lending: CursorLending | None
     """None where nothing is stored here: a reader's, or one that this process has been lent."""
-
-    @property
-    def noted(self) -> CursorNote | None:
-        """None where nothing is stored."""
-        ...
+    noted: CursorNote | None
+    """None where nothing is stored."""
 
     @property
     def mark_delete(self) -> Position:

@@ -1,0 +1,73 @@
+"""What a server process does about garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from magnetar.cli import process
+from magnetar.cli.process import GarbageLooks, memory, tune_collector
+from magnetar.env.collecting import LOOK_INTERVAL_S, THRESHOLDS, Memory
+from magnetar_sim.world.virtual_time import run_virtual
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _collector_as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_what_is_old_is_not_looked_at_by_count() -> None:
+    tune_collector()
+    assert gc.get_threshold()[:2] == THRESHOLDS[:2]
+    old = Cyclic()
+    gc.collect(0)  # it has outlived a look at the youngest
+    gone = weakref.ref(old)
+    del old
+    kept = []
+    for _ in range(30):
+        kept += [[] for _ in range(THRESHOLDS[0])]
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_memory_is_measured() -> None:
+    before = memory()
+    kept = [object() for _ in range(100_000)]
+    assert memory().blocks - before.blocks > 90_000
+    assert before.resident_bytes > 1 << 20
+    del kept
+
+
+def test_all_is_looked_at_when_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Memory(0, 0)
+    monkeypatch.setattr(process, "memory", lambda: now)
+
+    async def scenario() -> None:
+        nonlocal now
+        gc.disable()
+        try:
+            GarbageLooks(asyncio.get_running_loop()).begin()
+            old = Cyclic()
+            gone = weakref.ref(old)
+            del old
+            await asyncio.sleep(3 * LOOK_INTERVAL_S)
+            assert gone() is not None
+            now = Memory(100_000_000, 0)
+            await asyncio.sleep(2 * LOOK_INTERVAL_S)
+            assert gone() is None
+        finally:
+            gc.enable()
+
+    run_virtual(scenario())
