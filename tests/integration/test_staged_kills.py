@@ -59,7 +59,7 @@ class Query:
 
     async def _task(self, run: str, batch: int, part: int) -> tuple[Offer, list[bytes]]:
         self.attempts += 1
-        record = await self.session.queries.begin(self.name, run)
+        record, _ = await self.session.queries.begin(self.name, run)
         origin = Origin(self.name, run, batch, part, str(self.attempts))
         writer = StagedWriter(self.ledgers, origin, inline_bytes_max=0)
         producer = sender(record.key(self.name), batch, part)

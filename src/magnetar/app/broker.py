@@ -159,7 +159,7 @@ class Broker:
         self._leftovers: Leftovers | None = None
         self._living = living
         if ledgers is not None:
-            self._take_in(Queries(topic_metadata), ledgers, now_ms)
+            self._take_in(Queries(topic_metadata), ledgers, staged_writes, now_ms)
         self.pulsar = self._pulsar_server(config, connections, clock)
         self.pulsar.services.stored_ledgers = stored_ledgers
         self.pulsar.services.staged_writes = staged_writes
@@ -273,7 +273,11 @@ class Broker:
         )
 
     def _take_in(
-        self, queries: Queries, ledgers: ReadableStagedLedgers, now_ms: Callable[[], int]
+        self,
+        queries: Queries,
+        ledgers: ReadableStagedLedgers,
+        staged_writes: StagedWrites | None,
+        now_ms: Callable[[], int],
     ) -> None:
         """What queries have written beside topics, from ``start`` on."""
         self._intakes = Intakes(
@@ -283,6 +287,8 @@ class Broker:
             self.control.ownership,
             self._intake_scope,
         )
+        if staged_writes is not None:
+            staged_writes.record_written = self._intakes.told
         self._leftovers = Leftovers(queries, ledgers, now_ms)
 
     async def start(self) -> None:

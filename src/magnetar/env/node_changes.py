@@ -32,5 +32,9 @@ class NodeChanges(AbstractContextManager["NodeChanges"]):
             pass
         self._changed.clear()
 
+    def wake(self) -> None:
+        """Somebody who knows of a change before the store has told it."""
+        self._changed.set()
+
     def __exit__(self, *_: object) -> None:
         self._end_watch()

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
+from magnetar.env.metadata import Versioned
 from magnetar.model.errors import MagnetarError, StagedBacklogError, StaleRunError
 from magnetar.staging.commit_rules import CommitVerdict, Offer, decide, dropped, may_delete
 from magnetar.staging.queries import QueryRecords
@@ -59,14 +60,16 @@ class Committer:
         offers: Sequence[Offer],
         backlog_timeout_s: float,
         expires_ms: int = 0,
+        seen: Versioned | None = None,
     ) -> CommitVerdict:
-        """``expires_ms``: when the record may go if this was the last batch. ``COMMITTED`` or
+        """``expires_ms``: when the record may go if this was the last batch. ``seen``: the record
+        as a task of the batch saw it, to be tried first (``queries``). ``COMMITTED`` or
         ``ALREADY``. Raises ``StaleRunError`` (another run has begun), ``StagedBacklogError``
         (topics do not keep up), ``LedgerError``, ``MetadataError``: then nobody knows, and the same
         batch may be committed again."""
         offers = await self._in_bounds(run, batch, offers)
         try:
-            verdict = await self._decided(run, batch, offers, backlog_timeout_s, expires_ms)
+            verdict = await self._decided(run, batch, offers, backlog_timeout_s, expires_ms, seen)
         except StaleRunError:
             await self._drop(run, offers)
             raise
@@ -90,6 +93,7 @@ class Committer:
         offers: Sequence[Offer],
         backlog_timeout_s: float,
         expires_ms: int,
+        seen: Versioned | None,
     ) -> CommitVerdict:
         def choose(record: QueryRecord) -> tuple[CommitVerdict, QueryRecord]:
             verdict, after = decide(record, *run, batch, offers)
@@ -98,7 +102,9 @@ class Committer:
             return verdict, after
 
         async def chosen() -> CommitVerdict | None:
-            verdict = await self._queries.change(run.query, choose)
+            nonlocal seen
+            first, seen = seen, None
+            verdict = await self._queries.change(run.query, choose, first)
             return None if verdict is CommitVerdict.FULL else verdict
 
         verdict = await self._until(run.query, chosen, backlog_timeout_s)

@@ -62,6 +62,9 @@ class HandingOut:
         self._catalog = catalog
         self._quorums_for = quorums_for
         self._bookies = bookies
+        self.record_written: Callable[[str, bytes], None] | None = None
+        """Told of each record that was written here, and how it stands: those who take in, in this
+        broker, need not wait for the store to tell them, and read it."""
 
     async def quorums_for(self, topic: str) -> Quorums:
         return await self._quorums_for(topic)
@@ -85,7 +88,10 @@ class HandingOut:
     async def write_record(self, query: str, value: bytes, version: int) -> int:
         """On top of ``version``; returns the new one. Raises ``NoNodeError``,
         ``BadVersionError``."""
-        return await self._metadata.put(check_record(query, value), value, version)
+        version = await self._metadata.put(check_record(query, value), value, version)
+        if self.record_written is not None:
+            self.record_written(query, value)
+        return version
 
     async def await_record(self, query: str, version: int, wait_s: float) -> int:
         """The version of the record (``NO_VERSION``: there is none), once it is not ``version``,

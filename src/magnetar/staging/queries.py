@@ -1,8 +1,15 @@
 """Records of queries in the metadata store: read, and changed under compare-and-set.
 
-Rule: a change is decided on what was read (``commit_rules``) and written on top of exactly that. A
-write that lost, or whose answer was lost, is decided again on what is there then; the rules give
-the same answer to whoever asks twice.
+Rules:
+
+* A change is decided on what was read (``commit_rules``) and written on top of exactly that. A
+  write that lost, or whose answer was lost, is decided again on what is there then; the rules give
+  the same answer to whoever asks twice.
+* Who has seen a record a moment ago may decide on that first. It saves the read, and what is
+  written has passed the compare-and-set all the same. Nothing else is believed of it: a decision
+  that writes nothing, or refuses, is taken again on what is read now.
+
+Why: docs/adr/0184-fewer-questions-on-the-way-of-a-micro-batch.md.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from magnetar.env.metadata import MetadataStore, Versioned
 from magnetar.env.node_changes import NodeChanges
@@ -38,9 +45,19 @@ T = TypeVar("T")
 RACES_MAX: Final = 200
 """Compare-and-sets that may lose in a row before a change gives up."""
 
+FIRST_VERSION: Final = 0
+"""Of a node that was made."""
+
 OUTAGES_MAX: Final = 20
 OUTAGE_WAIT_S: Final = 0.5
 """The store was out of reach, or its answer was lost: so often it is asked again, so far apart."""
+
+
+class RunBegun(NamedTuple):
+    """A run may commit. ``seen``: the record as it stood then."""
+
+    record: QueryRecord
+    seen: Versioned
 
 
 class Changes(Protocol):
@@ -55,9 +72,13 @@ class RecordStore(Protocol):
 
     async def get(self, query: str) -> Versioned: ...
 
-    async def create(self, query: str, value: bytes) -> object: ...
+    async def create(self, query: str, value: bytes) -> object:
+        """Its version is ``FIRST_VERSION``."""
+        ...
 
-    async def put(self, query: str, value: bytes, version: int) -> object: ...
+    async def put(self, query: str, value: bytes, version: int) -> int:
+        """Returns the new version."""
+        ...
 
     async def sync(self) -> None: ...
 
@@ -107,7 +128,7 @@ class QueryRecords:
         """What is read after this is no older than this call."""
         await self._records.sync()
 
-    async def begin(self, query: str, run: str, expires_ms: int = 0) -> QueryRecord:
+    async def begin(self, query: str, run: str, expires_ms: int = 0) -> RunBegun:
         """The run may commit from now on, unless another has begun after it: ``StaleRunError``.
         ``expires_ms``: of a record that is new."""
 
@@ -115,23 +136,56 @@ class QueryRecords:
             begun = begin_run(record, query, run, expires_ms)
             return begun, begun
 
-        return await self._decided(query, decide)
+        record, seen = await self._decided(query, decide)
+        assert seen is not None, "a run that begins leaves a record"
+        return RunBegun(record, seen)
 
-    async def change(self, query: str, decide: Callable[[QueryRecord], tuple[T, QueryRecord]]) -> T:
-        """Write what ``decide`` makes of the record, and return what else it says. Raises what it
-        raises, and ``StagedWriteError`` if the query is gone: nothing but a beginning run makes
-        it."""
+    async def change(
+        self,
+        query: str,
+        decide: Callable[[QueryRecord], tuple[T, QueryRecord]],
+        seen: Versioned | None = None,
+    ) -> T:
+        """Write what ``decide`` makes of the record, and return what else it says. ``seen``: the
+        record as it was a moment ago, to be tried first. Raises what ``decide`` raises, and
+        ``StagedWriteError`` if the query is gone: nothing but a beginning run makes it."""
+        if seen is not None:
+            written = await self._on_top_of(query, seen, decide)
+            if written is not None:
+                return written[0]
 
         def of_one_that_exists(record: QueryRecord | None) -> tuple[T, QueryRecord | None]:
             if record is None:
                 raise StagedWriteError(f"there is no query {query}; it was deleted, or never began")
             return decide(record)
 
-        return await self._decided(query, of_one_that_exists)
+        answer, _ = await self._decided(query, of_one_that_exists)
+        return answer
+
+    async def _on_top_of(
+        self,
+        query: str,
+        seen: Versioned,
+        decide: Callable[[QueryRecord], tuple[T, QueryRecord]],
+    ) -> tuple[T] | None:
+        """What ``decide`` says if its change was written on top of ``seen``, else None: whatever
+        was found out by an old record, what is there now is to be asked."""
+        before = decode_query(query_path(query), seen.value)
+        try:
+            answer, after = decide(before)
+            if after == before:
+                return None
+            await self._records.put(query, encode_query(after), seen.version)
+        except (StaleRunError, BadVersionError, NoNodeError):
+            await self._sync()
+            return None
+        except MetadataUnavailableError:
+            return None  # perhaps it is written: the record will tell
+        return (answer,)
 
     async def _decided(
         self, query: str, decide: Callable[[QueryRecord | None], tuple[T, QueryRecord | None]]
-    ) -> T:
+    ) -> tuple[T, Versioned | None]:
         outages = 0
         refused = False
         for _ in range(RACES_MAX):
@@ -157,7 +211,8 @@ class QueryRecords:
 
     async def _decide_once(
         self, query: str, decide: Callable[[QueryRecord | None], tuple[T, QueryRecord | None]]
-    ) -> T:
+    ) -> tuple[T, Versioned | None]:
+        """What ``decide`` says, and the record as it stands then."""
         records = self._records
         node: Versioned | None = None
         for _ in range(2):
@@ -169,12 +224,12 @@ class QueryRecords:
         before = None if node is None else decode_query(query_path(query), node.value)
         answer, after = decide(before)
         if after is None or after == before:
-            return answer
+            return answer, node
+        value = encode_query(after)
         if node is None:
-            await records.create(query, encode_query(after))
-        else:
-            await records.put(query, encode_query(after), node.version)
-        return answer
+            await records.create(query, value)
+            return answer, Versioned(value, FIRST_VERSION)
+        return answer, Versioned(value, await records.put(query, value, node.version))
 
 
 class Queries(QueryRecords):

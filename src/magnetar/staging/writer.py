@@ -8,7 +8,7 @@ ledger is somebody else's to delete (``collecting``): the process that wrote it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final
 
 from magnetar.model.errors import StagedWriteError
@@ -86,28 +86,52 @@ class StagedWriter:
         """How many entries the topic has so far: the number of the next."""
         return self._entries.get(topic, 0)
 
-    async def add(self, topic: str, payloads: Sequence[Buffer], messages: int) -> None:
-        """Entries for a topic, which hold that many messages together. Returns when they are
-        confirmed, or kept. One call at a time."""
-        self._entries[topic] = self.entries_of(topic) + len(payloads)
-        self._messages[topic] = self._messages.get(topic, 0) + messages
+    def keep_nowait(self, topic: str, payloads: Sequence[Buffer], messages: int) -> bool:
+        """As ``add``, if all of the attempt's entries are few enough to be kept: False if they are
+        not, and nothing was done. Not while ``add`` is under way."""
+        kept_bytes = self._kept_bytes + sum(map(len, payloads))
+        if self._ledger is not None or kept_bytes > self._inline_bytes_max:
+            return False
+        self._count(topic, len(payloads), messages)
+        self._kept_bytes = kept_bytes
+        self._kept.setdefault(topic, []).extend(map(bytes, payloads))
+        return True
+
+    def add(
+        self, topic: str, payloads: Sequence[Buffer], messages: int
+    ) -> Coroutine[object, object, None]:
+        """Entries for a topic, which hold that many messages together. Ends when they are
+        confirmed, or kept; one at a time. They are counted when it is called, not when it is
+        begun: the next are built meanwhile, in another thread."""
+        if self.keep_nowait(topic, payloads, messages):
+            return _kept()
+        self._count(topic, len(payloads), messages)
+        return self._append(topic, payloads)
+
+    async def _append(self, topic: str, payloads: Sequence[Buffer]) -> None:
         if self._ledger is None:
-            self._kept_bytes += sum(map(len, payloads))
-            if self._kept_bytes <= self._inline_bytes_max:
-                self._kept.setdefault(topic, []).extend(map(bytes, payloads))
-                return
             self._ledger = await StagedLedger.create(self._ledgers, self.origin)
             for name, kept in self._kept.items():
                 await self._ledger.add(name, self.origin.part, kept)
             self._kept.clear()
         await self._ledger.add(topic, self.origin.part, payloads)
 
+    def _count(self, topic: str, entries: int, messages: int) -> None:
+        self._entries[topic] = self.entries_of(topic) + entries
+        self._messages[topic] = self._messages.get(topic, 0) + messages
+
+    def offer_nowait(self) -> Offer | None:
+        """As ``finish``, if everything was kept; else None."""
+        return self._offer(INLINE) if self._ledger is None else None
+
     async def finish(self) -> Offer:
         """Everything is confirmed, and the ledger, if there is one, closed."""
-        ledger_id = INLINE
-        if self._ledger is not None:
-            await self._ledger.finish()
-            ledger_id = self._ledger.ledger_id
+        if self._ledger is None:
+            return self._offer(INLINE)
+        await self._ledger.finish()
+        return self._offer(self._ledger.ledger_id)
+
+    def _offer(self, ledger_id: int) -> Offer:
         part = self.origin.part
         shares = {
             topic: Source(
@@ -121,6 +145,10 @@ class StagedWriter:
         """The attempt failed."""
         if self._ledger is not None:
             await self._ledger.abandon()
+
+
+async def _kept() -> None:
+    """There is nothing to wait for."""
 
 
 async def spill(ledgers: StagedLedgers, origin: Origin, offers: Sequence[Offer]) -> list[Offer]:

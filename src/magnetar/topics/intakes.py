@@ -6,6 +6,9 @@ so in the record when a topic's share is confirmed. The last of them deletes the
 
 * A watch is told of at least once after the last change, a lost session included; besides, all is
   looked at again every ``LOOK_AGAIN_S``.
+* A record that was written through this broker is told at once, as it stands then (``told``); the
+  watch would come a moment later, and a read after it. It is taken in only by who waits: whoever
+  is in the middle of an older one reads what is there afterwards.
 * What fails is tried again, later each time. A topic whose append failed is opened again first.
 * Topics of other brokers are theirs to take in. A query's node may be read late, or by two brokers:
   what is in the log already is known from the log (``intake``).
@@ -28,7 +31,7 @@ from magnetar.model.errors import LogClosedError, MagnetarError, ServiceNotReady
 from magnetar.staging.commit_rules import collected, taken_in
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
-from magnetar.staging.records import ROOT, Commit, QueryRecord, query_path
+from magnetar.staging.records import ROOT, Commit, QueryRecord, decode_query, query_path
 from magnetar.topics.registry import Topics
 
 log = structlog.get_logger(__name__)
@@ -36,6 +39,18 @@ log = structlog.get_logger(__name__)
 LOOK_AGAIN_S: Final = 20.0
 RETRY_FIRST_S: Final = 0.2
 RETRY_S_MAX: Final = 10.0
+
+
+class _Idle:
+    """A query whose last record is taken in: what wakes it, and the record that did."""
+
+    def __init__(self, changes: NodeChanges) -> None:
+        self._changes = changes
+        self.told: QueryRecord | None = None
+
+    def wake(self, record: QueryRecord) -> None:
+        self.told = record
+        self._changes.wake()
 
 
 class Intakes:
@@ -56,6 +71,7 @@ class Intakes:
         self._scope = scope
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._keys: dict[str, str] = {}
+        self._idle: dict[str, _Idle] = {}
 
     async def run(self) -> None:
         """Serve every query there is, until cancelled."""
@@ -77,13 +93,21 @@ class Intakes:
         self._serving[query] = serving
         serving.add_done_callback(lambda _: self._serving.pop(query, None))
 
+    def told(self, query: str, value: bytes) -> None:
+        """The query's record was written, and is ``value`` now. Raises ``StagedWriteError`` for
+        bytes that are no record."""
+        idle = self._idle.get(query)
+        if idle is not None:
+            idle.wake(decode_query(query_path(query), value))
+
     async def _serve(self, query: str) -> None:
         """Until the query is gone."""
         retry_s = RETRY_FIRST_S
+        told: QueryRecord | None = None
         with NodeChanges(self._queries.metadata, query_path(query)) as changes:
             while True:
                 try:
-                    record = await self._read(query)
+                    record = told or await self._read(query)
                     self._forget(query, record)
                     if record is None:
                         return
@@ -93,7 +117,18 @@ class Intakes:
                 except MagnetarError as error:
                     log.warning("not taken in yet", query=query, error=str(error))
                     wait_s, retry_s = retry_s, min(retry_s * 2, RETRY_S_MAX)
-                await changes.wait(wait_s)
+                told = await self._wait(query, changes, wait_s)
+
+    async def _wait(self, query: str, changes: NodeChanges, at_most_s: float) -> QueryRecord | None:
+        """Until the record may have changed; the record if it was told, and is the last one."""
+        idle = self._idle[query] = _Idle(changes)
+        try:
+            await changes.wait(at_most_s)
+        finally:
+            del self._idle[query]
+        if idle.told is not None:
+            changes.wake()  # the store may have told of a later one in the same moment
+        return idle.told
 
     async def _read(self, query: str) -> QueryRecord | None:
         """None only if it is gone for certain."""

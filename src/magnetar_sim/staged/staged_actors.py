@@ -12,14 +12,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magnetar.env.metadata import Versioned
 from magnetar.model.errors import MagnetarError, StaleRunError
+from magnetar.pipeline.brokers.link import BrokerLink
+from magnetar.pipeline.brokers.staging import query_records
 from magnetar.staging.collecting import Leftovers
 from magnetar.staging.commit_rules import Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
-from magnetar.staging.queries import Queries
+from magnetar.staging.queries import Queries, QueryRecords
 from magnetar.staging.records import Origin, QueryRecord
 from magnetar.staging.writer import StagedWriter
+from magnetar_sim.brokers.brokers import BROKER_PORT
 from magnetar_sim.brokers.pulsar_client import encode_payload
 from magnetar_sim.brokers.topic_history import Content, content_of
 from magnetar_sim.cluster.cluster import Client, Cluster
@@ -31,6 +35,8 @@ ATTEMPTS_MAX = 4
 TASK_S = 12.0
 """How long a driver waits for an attempt before it takes it for lost."""
 BACKLOG_S = 20.0
+BROKERS_S = 5.0
+"""How long drivers and tasks wait for a broker."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,26 @@ class QueryPlan:
 @dataclass(frozen=True)
 class _Attempted:
     offer: Offer
+    seen: Versioned
     contents: dict[tuple[str, int], list[Content]]
+
+
+class Reach:
+    """How drivers and tasks come to the records of queries: in the metadata store, or, with
+    ``hosts``, by what these brokers do for them."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._addresses = [(host, BROKER_PORT) for host in hosts]
+        self._links: dict[str, BrokerLink] = {}
+
+    def queries(self, client: Client) -> QueryRecords:
+        """To be used in the client's process."""
+        if not self._addresses:
+            return Queries(client.store)
+        link = self._links.get(client.name)
+        if link is None:
+            link = self._links[client.name] = BrokerLink(self._addresses, BROKERS_S)
+        return query_records(link)
 
 
 class Engine:
@@ -67,7 +92,9 @@ class Engine:
         plan: QueryPlan,
         workers: Sequence[Client],
         rng: random.Random,
+        reach: Reach,
     ) -> None:
+        self._reach = reach
         self.drivers: list[Client] = []
         self.calm = False
         """No more failures of its own making."""
@@ -139,14 +166,14 @@ class Engine:
         offers = [each.offer for each in done]
         contents = {key: c for each in done for key, c in each.contents.items()}
         self._world.is_offered(self._query, batch, Offered(run.run, offers, contents))
-        committer = Committer(
-            Queries(driver.store), driver.ledgers, self._plan.batch_inline_bytes_max
-        )
+        inline_bytes_max = self._plan.batch_inline_bytes_max
+        committer = Committer(self._reach.queries(driver), driver.ledgers, inline_bytes_max)
         self._die(driver, "before its commit")
         try:
             if not offers:
                 return
-            verdict = await committer.commit(run, batch, offers, BACKLOG_S)
+            seen = max((each.seen for each in done), key=lambda each: each.version)
+            verdict = await committer.commit(run, batch, offers, BACKLOG_S, seen=seen)
         except StaleRunError:
             raise
         except MagnetarError:
@@ -205,7 +232,7 @@ class Engine:
         origin = Origin(run.query, run.run, batch, part, label)
         writer = StagedWriter(worker.ledgers, origin, plan.inline_bytes_max)
         try:
-            record = await Queries(worker.store).begin(*run)
+            record, seen = await self._reach.queries(worker).begin(*run)
             index = 0
             for _ in range(rng.randint(0, plan.entries_max)):
                 topic = rng.choice(self._query.topics)
@@ -225,7 +252,7 @@ class Engine:
                 await asyncio.sleep(rng.choice((0.0, 0.001, 0.02)))
                 if fails and rng.random() < 0.5:
                     raise MagnetarError("fails by plan")
-            return _Attempted(await writer.finish(), contents)
+            return _Attempted(await writer.finish(), seen, contents)
         except MagnetarError as error:
             self._cluster.trace.note(worker.name, f"attempt {label}: {error}")
             stale = isinstance(error, StaleRunError)

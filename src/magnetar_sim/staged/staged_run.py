@@ -25,7 +25,7 @@ from magnetar_sim.brokers.brokers import BrokerMachine
 from magnetar_sim.brokers.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.cluster.cluster import Client
 from magnetar_sim.cluster.faults import Faults, Host
-from magnetar_sim.staged.staged_actors import Engine, QueryPlan, Sweeper
+from magnetar_sim.staged.staged_actors import Engine, QueryPlan, Reach, Sweeper
 from magnetar_sim.staged.staged_faults import StagedFaults
 from magnetar_sim.staged.staged_world import StagedWorld
 from magnetar_sim.world.loop import SimLoop, SimProcess, until
@@ -40,6 +40,9 @@ BEHIND_SHARE = 0.3
 """Of the runs: owners are behind with what is committed, and lose topics then (``staged_faults``).
 These have two brokers or more, and queries that commit all the time, for two topics."""
 BEHIND_BATCHES = 12
+
+BY_BROKERS_SHARE = 0.6
+"""Of the queries: brokers read and write their records for them."""
 
 LOG_DEPTH = LOGS.count("/") + NAME_PARTS
 """Below a log are its cursors."""
@@ -92,6 +95,7 @@ class StagedRun(BrokerRun):
         if behind.random() < BEHIND_SHARE:
             self._staged_faults = self._owners_behind(seed, behind)
             self._losses_left = 0
+        self._reach_random = random.Random(f"{seed}/reach")  # likewise
         self._crowded = False
         self._deletes = False  # what is taken in afterwards makes the topic anew
         self._supervisors: list[asyncio.Task[None]] = []
@@ -210,8 +214,10 @@ class StagedRun(BrokerRun):
             plan = replace(plan, inline_bytes_max=0, batch_inline_bytes_max=0, pause_s=0.05)
             plan = replace(plan, fails=0.0, dies=0.0, haunts=0.0)
         seed = rng.random()
+        by_brokers = self._reach_random.random() < BY_BROKERS_SHARE
+        reach = Reach([broker.name for broker in self.brokers] if by_brokers else ())
         engine = Engine(
-            self.cluster, self.world, query, plan, self.workers, random.Random(f"{seed}")
+            self.cluster, self.world, query, plan, self.workers, random.Random(f"{seed}"), reach
         )
         self.engines.append(engine)
         self._supervisors.append(self.loop.create_task(self._begin(engine)))

@@ -9,11 +9,13 @@ from typing import Any
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.node_changes import NodeChanges
+from magnetar.model.errors import BadVersionError, MetadataUnavailableError, NoNodeError
 from magnetar.staging import collecting, commit_rules, committer
 from magnetar.staging.commit_rules import CommitVerdict
+from magnetar.staging.handing_out import HandingOut
 from magnetar.staging.marks import QueryMarks
-from magnetar.staging.queries import Queries
-from magnetar.staging.records import encode_directory
+from magnetar.staging.queries import Queries, QueryRecords
+from magnetar.staging.records import decode_query, encode_directory, encode_query, query_path
 from magnetar.staging.writer import StagedLedger
 from magnetar.topics import intakes
 from magnetar.topics.intake import TopicIntake
@@ -95,6 +97,47 @@ def _old_record_written() -> AbstractContextManager[None]:
         original(self, without_compare(metadata))
 
     return replaced((Queries, "__init__", made))
+
+
+def _seen_is_believed() -> AbstractContextManager[None]:
+    """What was decided on a record that a task saw is written, whatever the record is by then."""
+
+    async def on_top_of(self: Any, query: str, seen: Any, decide: Any) -> Any:
+        path = query_path(query)
+        answer, after = decide(decode_query(path, seen.value))
+        now = await self._records.get(query)
+        await self._records.put(query, encode_query(after), now.version)
+        return (answer,)
+
+    return replaced((QueryRecords, "_on_top_of", on_top_of))
+
+
+def _lost_answer_counts() -> AbstractContextManager[None]:
+    """A commit on top of what a task saw, whose answer is lost, counts as written."""
+
+    async def on_top_of(self: Any, query: str, seen: Any, decide: Any) -> Any:
+        answer, after = decide(decode_query(query_path(query), seen.value))
+        try:
+            await self._records.put(query, encode_query(after), seen.version)
+        except (BadVersionError, NoNodeError):
+            return None
+        except MetadataUnavailableError:
+            return (answer,)
+        return (answer,)
+
+    return replaced((QueryRecords, "_on_top_of", on_top_of))
+
+
+def _told_before_written() -> AbstractContextManager[None]:
+    """A broker tells those who take in of a record that it is about to write."""
+    original = HandingOut.write_record
+
+    async def write_record(self: Any, query: str, value: bytes, version: int) -> int:
+        if self.record_written is not None:
+            self.record_written(query, value)
+        return await original(self, query, value, version)
+
+    return replaced((HandingOut, "write_record", write_record))
 
 
 # -- what is deleted --------------------------------------------------------------------------
@@ -290,6 +333,9 @@ STAGED = (
     _mutant("a driver's epoch is not checked", _epoch_not_checked),
     _mutant("a batch is decided again", _decided_again),
     _mutant("a query's record is written without compare", _old_record_written),
+    _mutant("what a task saw is written over what is there", _seen_is_believed),
+    _mutant("a commit whose answer is lost counts as written", _lost_answer_counts),
+    _mutant("a record is told of before it is written", _told_before_written),
     _mutant("a ledger is collected that is committed", _collects_what_is_committed),
     _mutant("a ledger is collected that may be committed yet", _collects_what_may_be_committed),
     _mutant("a repeated commit drops what it committed", _drops_what_it_committed),

@@ -18,7 +18,7 @@ from magnetar.staging import queries as queries_module
 from magnetar.staging.collecting import Leftovers
 from magnetar.staging.commit_rules import COMMITS_MAX, CommitVerdict, Offer, collected, taken_in
 from magnetar.staging.committer import Committer, QueryRun
-from magnetar.staging.queries import Queries
+from magnetar.staging.queries import MetadataRecords, Queries, QueryRecords
 from magnetar.staging.reading import StagedReading
 from magnetar.staging.records import INLINE, Origin, QueryRecord, Source
 from magnetar.staging.writer import StagedWriter
@@ -325,5 +325,111 @@ def test_a_record_that_names_other_ledgers_reads_and_deletes_none() -> None:
         await reading.delete(staged)
         assert staged not in world.ledgers.ledgers
         await reading.delete(staged)
+
+    run(scenario)
+
+
+# -- what a task saw --------------------------------------------------------------------------
+
+
+class Counting(MetadataRecords):
+    """What is asked of the store; ``lost``: so many writes are done, and their answers lost."""
+
+    def __init__(self, metadata: MemoryMetadata) -> None:
+        super().__init__(metadata)
+        self.asked: list[str] = []
+        self.lost = 0
+
+    async def get(self, query: str) -> Versioned:
+        self.asked.append("get")
+        return await super().get(query)
+
+    async def put(self, query: str, value: bytes, version: int) -> int:
+        self.asked.append("put")
+        version = await super().put(query, value, version)
+        if self.lost:
+            self.lost -= 1
+            raise MetadataUnavailableError("the answer is lost")
+        return version
+
+
+def committing(world: World) -> tuple[Counting, Committer]:
+    records = Counting(world.metadata)
+    return records, Committer(QueryRecords(records), world.ledgers, inline_bytes_max=20)
+
+
+def test_a_commit_on_top_of_what_a_task_saw_reads_nothing() -> None:
+    async def scenario(world: World) -> None:
+        records, committer = committing(world)
+        _, seen = await world.queries.begin(*RUN)
+        offers = [await world.offer(0)]
+        verdict = await committer.commit(RUN, 0, offers, 5.0, seen=seen)
+        assert (verdict, records.asked) == (CommitVerdict.COMMITTED, ["put"])
+        assert (await world.record()).last_batch == 0
+
+    run(scenario)
+
+
+def test_the_run_that_begins_sees_what_it_wrote() -> None:
+    async def scenario(world: World) -> None:
+        records, committer = committing(world)
+        _, first = await world.queries.begin(*QueryRun("q", "r1"))
+        _, seen = await world.queries.begin(*NEXT)
+        assert seen.version == first.version + 1
+        offers = [await world.offer(0, run=NEXT)]
+        assert await committer.commit(NEXT, 0, offers, 5.0, seen=seen) is CommitVerdict.COMMITTED
+        assert records.asked == ["put"]
+
+    run(scenario)
+
+
+def test_what_a_task_saw_and_is_no_more_decides_nothing() -> None:
+    """Neither that a batch is committed, nor that one is refused."""
+
+    async def scenario(world: World) -> None:
+        records, committer = committing(world)
+        _, seen = await world.queries.begin(*RUN)
+        await world.commit(RUN, 0, await world.offer(0))
+        offers = [await world.offer(0)]
+        assert await committer.commit(RUN, 0, offers, 5.0, seen=seen) is CommitVerdict.ALREADY
+        assert records.asked[:2] == ["put", "get"]
+        await world.queries.begin(*NEXT)
+        offers = [await world.offer(0, run=NEXT, batch=1)]
+        # A run that an old record does not know yet.
+        assert await committer.commit(NEXT, 1, offers, 5.0, seen=seen) is CommitVerdict.COMMITTED
+        with pytest.raises(StaleRunError):
+            await committer.commit(RUN, 1, [await world.offer(0, batch=1)], 5.0, seen=seen)
+
+    run(scenario)
+
+
+def test_of_a_lost_answer_the_record_tells() -> None:
+    async def scenario(world: World) -> None:
+        records, committer = committing(world)
+        _, seen = await world.queries.begin(*RUN)
+        offers = [await world.offer(0)]
+        records.lost = 1
+        assert await committer.commit(RUN, 0, offers, 5.0, seen=seen) is CommitVerdict.ALREADY
+        assert world.ledgers.ledgers, "what was chosen is kept"
+
+    run(scenario)
+
+
+def test_entries_are_counted_when_they_are_given() -> None:
+    """The next are built in another thread, perhaps before the loop has begun with these."""
+
+    async def scenario(world: World) -> None:
+        writer = world.writer(0, inline=3)
+        assert writer.keep_nowait("t", [b"abc"], 1)
+        assert not writer.keep_nowait("t", [b"d"], 1), "too much to be kept"
+        adding = writer.add("t", [b"d", b"e"], 2)
+        assert writer.entries_of("t") == 3
+        await adding
+        assert writer.offer_nowait() is None
+        offer = await writer.finish()
+        assert offer.shares["t"] == Source(0, 1, 3, 3)
+        small = world.writer(1, inline=3)
+        await small.add("t", [b"abc"], 1)
+        assert small.offer_nowait() == await small.finish()
 
     run(scenario)

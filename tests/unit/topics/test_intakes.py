@@ -7,18 +7,25 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+import pytest
+
 from magnetar.cluster.ownership import Ownership
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.metadata import Versioned
 from magnetar.env.tasks import TaskScope, awaited
-from magnetar.model.errors import NoSpaceError, ServiceNotReadyError
+from magnetar.model.errors import BadVersionError, NoSpaceError, ServiceNotReadyError
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.staging.handing_out import HandingOut
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
-from magnetar.staging.records import Commit, QueryRecord, Source
+from magnetar.staging.records import ROOT, Commit, QueryRecord, Source, encode_query, query_path
+from magnetar.topics import intakes as intakes_module
 from magnetar.topics.intake import Buffer
 from magnetar.topics.intakes import Intakes
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
+from tests.unit.protocols.pulsar.test_staged_writes import MemoryManager, bookies, quorums_for
 from tests.unit.topics.test_intake import BUILDER, Columns, Head, sender
 
 QUERY, ENTRIES = "q", 3
@@ -127,6 +134,70 @@ def test_a_topic_that_comes_here_takes_in_the_first_batch_first() -> None:
         found = await log.read(Position(1, 0), 100, 1 << 20)
         names = [PulsarEntryFormat().sent(each.payload)[0] for each in found]
         assert names == [sender(key, batch, 0) for batch in range(3) for _ in range(ENTRIES)]
+        await scope.close()
+
+    run(scenario, ledger_entries=100)
+
+
+class Quiet(MemoryMetadata):
+    """Tells nobody of a change; ``reads`` are counted."""
+
+    def __init__(self, metadata: MemoryMetadata) -> None:
+        self.__dict__ = metadata.__dict__
+        self.tells = False
+        self.reads = 0
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        return super().watch(path, lambda told: changed(told) if self.tells else None)
+
+    async def get(self, path: str) -> Versioned:
+        self.reads += path.startswith(ROOT)
+        return await super().get(path)
+
+
+def test_a_record_that_was_written_here_is_taken_in_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the store tells of it, and without a read. What comes with it is not missed."""
+    monkeypatch.setattr(intakes_module, "LOOK_AGAIN_S", 3600.0)
+
+    async def scenario(world: World) -> None:
+        await world.peer().produce(TOPIC)
+        log, quiet = world.log(), Quiet(world.metadata)
+        queries = Queries(quiet)
+        record, seen = await queries.begin(QUERY, "r1")
+        handing_out = HandingOut(quiet, MemoryManager(), quorums_for, bookies)
+        reads: list[int] = []
+
+        class Reading(Staged):
+            def entries(
+                self, topic: str, source: Source, first: int
+            ) -> AsyncGenerator[Sequence[Buffer], None]:
+                reads.append(quiet.reads)
+                return super().entries(topic, source, first)
+
+        scope = TaskScope("intakes", awaited(by="the test"))
+        reading = cast(StagedReading, Reading(record.key(QUERY)))
+        ownership = world.broker.control.ownership
+        intakes = Intakes(queries, reading, world.services.topics, ownership, scope)
+        handing_out.record_written = intakes.told
+        scope.spawn(intakes.run(), "intakes")
+        await asyncio.sleep(0.02)
+        before = quiet.reads
+        value = encode_query(committed(1, record)[1])
+        with pytest.raises(BadVersionError):
+            await handing_out.write_record(QUERY, value, seen.version + 1)
+        await asyncio.sleep(0.02)
+        assert reads == [], "nothing is told of what was not written"
+        await handing_out.write_record(QUERY, value, seen.version)
+        await until(lambda: log.positions.end_offset == ENTRIES)
+        assert reads == [before]
+        await asyncio.sleep(0.02)
+        version = (await quiet.get(query_path(QUERY))).version
+        await handing_out.write_record(QUERY, encode_query(committed(2, record)[1]), version)
+        # In the same turn of the loop, and told by nobody.
+        await quiet.put(query_path(QUERY), encode_query(committed(3, record)[1]), version + 1)
+        await until(lambda: log.positions.end_offset == 3 * ENTRIES)
         await scope.close()
 
     run(scenario, ledger_entries=100)

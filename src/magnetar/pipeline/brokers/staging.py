@@ -66,9 +66,9 @@ class BrokerRecords:
         ask = Ask(action=Ask.WRITE_RECORD, name=query, value=value)
         _check(await self._link.ask(ask, reads=False), NoNodeError)
 
-    async def put(self, query: str, value: bytes, version: int) -> None:
+    async def put(self, query: str, value: bytes, version: int) -> int:
         ask = Ask(action=Ask.WRITE_RECORD, name=query, value=value, version=version)
-        _check(await self._link.ask(ask, reads=False), NoNodeError)
+        return _check(await self._link.ask(ask, reads=False), NoNodeError).version
 
     async def sync(self) -> None:
         """Brokers never tell of a record as it was before they were asked."""

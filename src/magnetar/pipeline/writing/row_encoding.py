@@ -183,6 +183,11 @@ class RowEncoder:
         for place, indices in sorted(rows.items()):
             yield partitions[place], columns.chosen(indices)
 
+    def look_up(self) -> None:
+        """Ask for the partitions of the topic that rows go to which name none."""
+        if self._topic is not None:
+            self._partitions_of(self._topic)
+
     def _partitions_of(self, topic: str) -> Sequence[str]:
         found = self._partitions.get(topic)
         if found is None:

@@ -21,15 +21,17 @@ one moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from magnetar.env.metadata import Versioned
 from magnetar.model.errors import (
     ConfigError,
     LedgerError,
@@ -43,12 +45,13 @@ from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.options.delivery import query_of
 from magnetar.pipeline.options.source_options import WriteOptions
 from magnetar.pipeline.typed.writing import TypedWrite, ValueWriter
-from magnetar.pipeline.writing.row_encoding import RowEncoder, without_schema
+from magnetar.pipeline.writing.row_encoding import Encoded, RowEncoder, without_schema
 from magnetar.pipeline.writing.sink import encoder_of, refuse_given
 from magnetar.pipeline.writing.staged_session import SESSIONS, StagedSession
 from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
+from magnetar.staging.queries import RunBegun
 from magnetar.staging.records import Origin
 from magnetar.staging.writer import StagedWriter
 
@@ -73,6 +76,8 @@ class Staged(WriterCommitMessage):
     run: QueryRun
     batch: int
     offer: Offer
+    seen: Versioned
+    """The query's record when the attempt began."""
     rows: int
 
 
@@ -126,14 +131,12 @@ class StagedSink:
             raise StagedWriteError("rows can be written in a task of Spark only")
         run, batch = self._run_of(task)
         session = self._session()
-        record = session.run(session.queries.begin(*run, self._expires_ms(UNFINISHED_MS)))
         origin = Origin(*run, batch, task.partitionId(), str(task.taskAttemptId()))
         ledgers = session.ledgers(self.options.delivery.quorums, self.options.topic)
         writer = StagedWriter(ledgers, origin)
-        name = sender(record.key(run.query), batch, origin.part)
+        begins = session.queries.begin(*run, self._expires_ms(UNFINISHED_MS))
         try:
-            rows = self._write(session, writer, name, batches)
-            return Staged(run, batch, session.run(writer.finish()), rows)
+            return self._written(session, writer, session.begin(begins), batches)
         except LedgerError as error:
             session.run(writer.abandon())
             raise StagedWriteError(
@@ -145,27 +148,57 @@ class StagedSink:
             session.run(writer.abandon())
             raise
 
-    def _write(
+    def _written(
         self,
         session: StagedSession,
         writer: StagedWriter,
-        name: str,
+        begins: Future[RunBegun],
         batches: Iterator[pa.RecordBatch],
-    ) -> int:
-        """One add is under way while the next rows are encoded."""
-        under_way: Future[None] | None = None
-        rows = 0
-        values = None if self.values is None else self.values.opened()
-        encoder = self._encoder(self._logs(), values)
+    ) -> Staged:
+        """A small batch has to wait for the first rows, for the topic's partitions and for the
+        query's record: it does for all three at once."""
+        try:
+            values = None if self.values is None else self.values.opened()
+            encoder = self._encoder(self._logs(), values)
+            first = list(islice(batches, 1))
+            if first:
+                encoder.look_up()
+        except BaseException:
+            begins.cancel()
+            raise
+        begun, origin = session.result_of(begins), writer.origin
+        name = sender(begun.record.key(origin.query), origin.batch, origin.part)
+        entries = self._entries(encoder, values, chain(first, batches), name, writer)
+        rows = self._add(session, writer, entries)
+        offer = writer.offer_nowait() or session.run(writer.finish())
+        return Staged(QueryRun(origin.query, origin.run), origin.batch, offer, begun.seen, rows)
+
+    @staticmethod
+    def _entries(
+        encoder: RowEncoder,
+        values: ValueWriter | None,
+        batches: Iterable[pa.RecordBatch],
+        name: str,
+        writer: StagedWriter,
+    ) -> Iterator[Encoded]:
         for batch in batches:
             refuse_given(batch)
             as_bytes = batch if values is None else values.batch(batch)
-            for encoded in encoder.encode(as_bytes, name, writer.entries_of):
-                if under_way is not None:
-                    session.result_of(under_way)
-                rows += encoded.messages
-                add = writer.add(encoded.topic, encoded.entries, encoded.messages)
-                under_way = session.begin(add)
+            yield from encoder.encode(as_bytes, name, writer.entries_of)
+
+    @staticmethod
+    def _add(session: StagedSession, writer: StagedWriter, entries: Iterable[Encoded]) -> int:
+        """How many rows. One add is under way while the next rows are encoded."""
+        under_way: Future[None] | None = None
+        rows = 0
+        for encoded in entries:
+            if under_way is not None:
+                session.result_of(under_way)
+                under_way = None
+            rows += encoded.messages
+            given = encoded.topic, encoded.entries, encoded.messages
+            if not writer.keep_nowait(*given):
+                under_way = session.begin(writer.add(*given))
         if under_way is not None:
             session.result_of(under_way)
         return rows
@@ -220,7 +253,8 @@ class StagedSink:
         committer = self._committer(session)
         backlog_s = delivery.backlog_timeout_ms / 1000
         expires_ms = self._expires_ms(FINISHED_MS)
-        verdict = session.run(committer.commit(run, batch, offers, backlog_s, expires_ms))
+        seen = max((message.seen for message in staged), key=lambda each: each.version)
+        verdict = session.run(committer.commit(run, batch, offers, backlog_s, expires_ms, seen))
         if verdict is CommitVerdict.ALREADY and self.once is not None and self.once.lasts:
             warn(f"batch {batch} ({run.query}) was committed before; these rows are passed over")
         wait = delivery.wait_taken_in

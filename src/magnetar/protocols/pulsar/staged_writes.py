@@ -6,7 +6,7 @@ served. Who may connect may ask it, as who may connect may publish.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from magnetar.env.metadata import Versioned
@@ -16,6 +16,8 @@ from magnetar.model.registered_bookie import RegisteredBookie
 
 class StagedWrites(Protocol):
     """Implemented by ``staging.handing_out.HandingOut``, which says what each raises."""
+
+    record_written: Callable[[str, bytes], None] | None
 
     async def read_record(self, query: str) -> Versioned: ...
 

@@ -143,7 +143,7 @@ def test_a_commit_whose_answer_is_lost_is_found_written(monkeypatch: pytest.Monk
 def test_a_run_that_began_and_was_not_told_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         world.lose_the_answer(monkeypatch, "create_record")
-        assert (await world.queries.begin(*RUN)).epoch == 1
+        assert (await world.queries.begin(*RUN)).record.epoch == 1
         await Queries(world.metadata).begin(*NEXT)
         with pytest.raises(StaleRunError):
             await world.queries.begin(*RUN)
