@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
@@ -136,18 +137,18 @@ class TaskScope:
         return self._tasks.closed or (self._outer is not None and self._outer.closed)
 
     def guarded(self, call: Callable[[], None], name: str) -> Callable[[], None]:
-        """``call`` as a callback for the loop: a failure of it is that of a task of this scope, and
-        nothing is called once the scope is closed."""
+        """``call`` as a callback for the loop, as by ``guard``."""
+        return partial(self.guard, call, name)
 
-        def callback() -> None:
-            if self._tasks.closed:
-                return
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 (told as the failure of a task is)
-                self._failed(f"{self.name}/{name}", error, self._policy)
-
-        return callback
+    def guard(self, call: Callable[[], None], name: str) -> None:
+        """Call it: a failure of it is that of a task of this scope, and nothing is called once the
+        scope is closed."""
+        if self._tasks.closed:
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 (told as the failure of a task is)
+            self._failed(f"{self.name}/{name}", error, self._policy)
 
     def spawn(
         self, coro: Coroutine[Any, Any, Any], name: str, policy: FailurePolicy | None = None

@@ -12,7 +12,7 @@ Why: docs/adr/0094-read-only-brokers.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -243,12 +243,17 @@ class OwnerBindings:
 
     async def look(self) -> None:
         """End what has to end. Raises ``MetadataError``."""
-        found = [
-            (topic, subscription)
-            async for topic in self._some_per_turn()
-            for subscription in topic.subscriptions.values()
-            if subscription.bound is not None
-        ]
+        topics, found = list(self._topics()), []
+        for first in range(0, len(topics), TOPICS_PER_TURN):
+            if first:
+                await asyncio.sleep(0)
+            # Each of them every second, of which few are bound: a plain loop, no generator.
+            found += [
+                (topic, subscription)
+                for topic in topics[first : first + TOPICS_PER_TURN]
+                for subscription in topic.subscriptions.values()
+                if subscription.bound is not None
+            ]
         starts = await self._starts() if found else {}
         for first in range(0, len(found), ENDS_AT_ONCE):
             some = found[first : first + ENDS_AT_ONCE]
@@ -272,12 +277,6 @@ class OwnerBindings:
         except MagnetarError as error:  # others do not wait for it; it is tried again
             who = _who(topic, subscription, bound.binding)
             log.warning("binding not ended yet", error=str(error), **who)
-
-    async def _some_per_turn(self) -> AsyncIterator[SubscribableTopic]:
-        for number, topic in enumerate(list(self._topics())):
-            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
-            yield topic
 
     async def _end(
         self,

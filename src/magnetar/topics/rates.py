@@ -9,7 +9,7 @@ not kept, so topics that nobody uses cost a look each interval and no memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar.topics.consumer import Consumer
@@ -44,11 +44,12 @@ class Rate(NamedTuple):
 
 
 NOTHING: Final = Counts()
+_TAKING: Final = (Topic, Producer)
 
 
 def counts_of(counted: Counted) -> Counts:
     """Of a topic or producer what came in, of a subscription or consumer what went out."""
-    if isinstance(counted, Topic | Producer):
+    if isinstance(counted, _TAKING):
         return Counts(counted.messages_in, counted.bytes_in)
     if isinstance(counted, Consumer):
         return Counts(
@@ -93,29 +94,34 @@ class Rates:
 
     async def sample(self) -> None:
         taken = _Sample(self._loop.time(), {})
+        coming = going = 0
         for number, topic in enumerate(self._topics.loaded()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            for counted in _parts(topic):
-                counts = counts_of(counted)
-                if counts != NOTHING:
-                    taken.counts[counted] = counts
-        self._older, self._newer = self._newer, taken
-        self._sum_up()
-
-    def _sum_up(self) -> None:
-        """What has come in and gone out since the sample before, of what is still here."""
-        passed_s = self._newer.at_s - self._older.at_s
-        coming = going = 0
-        for counted, counts in self._newer.counts.items():
-            more = max(0, counts.messages - self._older.counts.get(counted, NOTHING).messages)
-            if isinstance(counted, Topic):
-                coming += more
-            elif isinstance(counted, Subscription):
-                going += more
+            if isinstance(topic, Topic):
+                if topic.messages_in:
+                    coming += self._take(topic, taken)
+                for producer in topic.producers.values():
+                    if producer.messages_in:
+                        self._take(producer, taken)
+            for subscription in topic.subscriptions.values():
+                going += self._take(subscription, taken)
+                for consumer in subscription.consumers:
+                    self._take(consumer, taken)
+        passed_s = taken.at_s - self._newer.at_s
         if passed_s > 0:
             self.messages_in_per_s = coming / passed_s
             self.messages_out_per_s = going / passed_s
+        self._older, self._newer = self._newer, taken
+
+    def _take(self, counted: Counted, taken: _Sample) -> int:
+        """How many messages it has counted since the sample before."""
+        counts, before = counts_of(counted), self._newer.counts.get(counted, NOTHING)
+        if counts == before:
+            counts = before  # of most topics nothing is new: it is in memory once
+        if counts != NOTHING:
+            taken.counts[counted] = counts
+        return max(0, counts.messages - before.messages)
 
     def of(self, counted: Counted) -> Rate:
         """Now; zeros in the first second after a start."""
@@ -126,12 +132,3 @@ class Rates:
         # A consumer that left takes its share of its subscription's counts along.
         changes = (max(0, now - then) for now, then in zip(counts_of(counted), before, strict=True))
         return Rate(*(change / passed_s for change in changes))
-
-
-def _parts(topic: SubscribableTopic) -> Iterator[Counted]:
-    if isinstance(topic, Topic):
-        yield topic
-        yield from topic.producers.values()
-    for subscription in topic.subscriptions.values():
-        yield subscription
-        yield from subscription.consumers

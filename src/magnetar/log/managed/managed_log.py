@@ -154,8 +154,6 @@ class ManagedLog:
         self._lost_watchers: list[Callable[[LogFencedError], None]] = []
         self._trimming = False
         self._closed = False
-        self.tick = self._scope.guarded(self._tick, "tick")
-        """Some time has passed. A failure is this log's, not of those that come after it."""
 
     def _make_compaction(self, events: CompactionEvents) -> LogCompaction:
         return LogCompaction(
@@ -248,6 +246,10 @@ class ManagedLog:
     def _on_rolled(self) -> None:
         self._maybe_trim(leftovers=True)
 
+    def tick(self) -> None:
+        """Some time has passed. A failure is this log's, not of those that come after it."""
+        self._scope.guard(self._tick, "tick")
+
     def _tick(self) -> None:
         """Roll an old ledger, trim what retention no longer keeps, finish
         deletions that failed."""
@@ -282,10 +284,11 @@ class ManagedLog:
         return found
 
     def _deletable(self) -> int:
-        if self._store.table is not None:
-            return 0
+        ledgers = self._chain.ledgers
+        if not ledgers or not ledgers[0].closed or self._store.table is not None:
+            return 0  # most logs have but their open ledger, and are asked every few seconds
         return deletable(
-            self._chain.ledgers,
+            ledgers,
             [*self._needed_after(), *self._holds.needed_after()],
             self._appender.policy.retention,
             self._context.now_ms(),
