@@ -179,6 +179,9 @@ class MemoryBookie:
             raise UnauthorizedError(f"ledger {ledger_id}: another master key")
         ledger.explicit_lac = body
 
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        return False
+
     async def force(self, ledger_id: int) -> None:
         self.forced.append(ledger_id)
 

@@ -165,7 +165,7 @@ def test_a_lac_told_within_the_process_costs_the_journal_nothing(tmp_path: Path)
 
     async def scenario() -> None:
         async with running(tmp_path) as (bookie, server):
-            local: BookieClient = LocalBookie(BookieId("b"), bookie)
+            local = LocalBookie(BookieId("b"), bookie)
             remote: BookieClient = BookieConnection(
                 BookieId("b"), fixed_address("127.0.0.1", server.port)
             )
@@ -175,7 +175,10 @@ def test_a_lac_told_within_the_process_costs_the_journal_nothing(tmp_path: Path)
             await local.write_lac(7, KEY, 1, DIGEST.build_lac(1))
             assert bookie._appended_bytes() == before
             assert (await remote.read_lac(7)).explicit_lac == DIGEST.build_lac(1)
-            await remote.write_lac(7, KEY, 2, DIGEST.build_lac(2))
+            assert local.write_lac_nowait(7, KEY, 2, DIGEST.build_lac(2))
+            assert bookie._appended_bytes() == before
+            assert (await remote.read_lac(7)).explicit_lac == DIGEST.build_lac(2)
+            await remote.write_lac(7, KEY, 3, DIGEST.build_lac(3))
             assert bookie._appended_bytes() > before
             await local.close()
             await remote.close()

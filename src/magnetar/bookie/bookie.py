@@ -299,6 +299,10 @@ class Bookie:
         """See ``BookieCore.write_lac``. Raises ``BadRequestError`` for a large ``body``."""
         await self._fences.write_lac(ledger_id, master_key, lac, body, durable)
 
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """See ``LocalCore.write_lac_nowait``. Raises as ``write_lac``."""
+        return self._fences.write_lac_nowait(ledger_id, master_key, lac, body)
+
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         """The highest LAC heard of and the entry of highest id. Raises ``NoLedgerError`` (not
         with FENCE)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
@@ -118,6 +118,16 @@ class BookieClient(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesLacs(Protocol):
+    """What a ``BookieClient`` of a bookie in this process is besides."""
+
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """As ``write_lac``, of a ledger that the bookie has in memory: it has taken the LAC when
+        True is returned. False: nothing was done, ``write_lac`` may. Raises as that."""
+        ...
 
 
 class ReadOnlyReason(NamedTuple):

@@ -80,7 +80,7 @@ class CatalogClient:
         for writer in [*self._writers.values()]:
             if not writer.metadata.closed:
                 await writer.abandon()
-        await self._context.mender.close()
+        await self._context.close()
 
     @property
     def mender(self) -> Mender:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.config import LedgerConfig
+from magnetar.env.timer_wheel import TimerWheel
 from magnetar.env.turn_end import TurnEnd
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.seam import LedgerCatalog
@@ -16,10 +18,13 @@ from magnetar.ledger.placing.topology import Topology
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import read_policy
 
+STEPS: Final = 40
+"""A writer's timers come this part of their time too early, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerContext:
-    """Made by ``LedgerClient``, who closes ``mender``."""
+    """Made by ``LedgerClient``, who closes it."""
 
     manager: LedgerCatalog
     pool: BookiePool
@@ -31,6 +36,10 @@ class LedgerContext:
     topology: Topology
     turn_end: TurnEnd
     failure_notes: FailureNotes
+    deadlines: TimerWheel
+    """Of writers that await answers."""
+    quiet: TimerWheel
+    """Of writers that have become quiet, perhaps."""
 
     @classmethod
     def of(
@@ -45,6 +54,15 @@ class LedgerContext:
         policy = read_policy(config, topology.is_near)
         mender = Mender(manager, pool, config, policy)
         quarantine, turn_end, notes = Quarantine(), TurnEnd(), FailureNotes()
+        deadlines = TimerWheel(config.add_timeout_ms / 1000 / STEPS)
+        quiet = TimerWheel(max(1, config.explicit_lac_interval_ms) / 1000 / STEPS)
         return cls(
-            manager, pool, config, random, quarantine, policy, mender, topology, turn_end, notes
-        )
+            manager, pool, config, random, quarantine, policy, mender, topology, turn_end, notes,
+            deadlines, quiet,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self.deadlines.close()
+        self.quiet.close()
+        await self.mender.close()

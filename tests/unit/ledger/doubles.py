@@ -51,6 +51,7 @@ class MemoryBookie:
         self.long_polls = 0
         self.poll_s: list[float] = []  # how long each was to wait
         self.lacs: dict[int, tuple[int, bytes]] = {}  # explicit ones
+        self.in_process = False  # whether LACs are taken by a call
         self.moved: dict[int, asyncio.Event] = {}
         self.deferred: list[tuple[int, int]] = []  # answered, not durable
         self.forced: list[int] = []
@@ -193,6 +194,16 @@ class MemoryBookie:
         await self._reached(ledger_id, ReadFlag.NONE)
         self.lacs[ledger_id] = (lac, body)
         self._wake(ledger_id)
+
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """As ``TakesLacs``."""
+        if not self.in_process:
+            return False
+        if self.down:
+            raise BookieUnavailableError(f"{self.bookie_id}: closed")
+        self.lacs[ledger_id] = (lac, body)
+        self._wake(ledger_id)
+        return True
 
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         await self._reached(ledger_id, ReadFlag.NONE)

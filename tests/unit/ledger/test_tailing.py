@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,42 @@ def test_a_busy_writer_writes_no_explicit_lac_and_an_idle_one_writes_it_once() -
             await asyncio.sleep(1000)
             assert bookie.lacs[writer.ledger_id][0] == 99
             assert bookie.reads == reads + 1  # the one write of the LAC
+
+    run_virtual(run())
+
+
+def test_a_bookie_of_the_same_process_is_told_without_a_task() -> None:
+    """With many quiet topics there is an announcement for nearly every message."""
+
+    async def run() -> None:
+        cluster = Cluster(1, (1, 1, 1))
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            (bookie,) = cluster.ensemble(writer.ledger_id)
+            bookie.in_process = True
+            begun: list[str] = []
+            loop = asyncio.get_running_loop()
+
+            def noted(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
+                begun.append(str(named.get("name") or coro))
+                return asyncio.Task(coro, loop=loop, **named)
+
+            for i in range(3):
+                writer.append(payloads(i, 1), outcomes)
+                await outcomes.wait(i + 1)
+                loop.set_task_factory(noted)
+                await asyncio.sleep(1.1)
+                loop.set_task_factory(None)
+                assert bookie.lacs[writer.ledger_id][0] == i
+            assert begun == []
+            bookie.down = True  # that it takes none is no end: it is told when it does
+            writer._announcer._announced = -1
+            writer._announcer.confirmed(writer)
+            await asyncio.sleep(2)
+            bookie.lacs.clear()
+            bookie.down = False
+            await asyncio.sleep(300)
+            assert bookie.lacs[writer.ledger_id][0] == 2
 
     run_virtual(run())
 

@@ -75,17 +75,24 @@ class Fences:
         self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
     ) -> None:
         """As ``BookieCore.write_lac``."""
-        if len(body) > LAC_BODY_BYTES_MAX:
-            raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
+        _check_body(ledger_id, body)
         ledger = await self._table.load(ledger_id)
         self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
         if ledger is None or not ledger.master_key:
             ledger, durable = self.bind(ledger_id, ledger, master_key), True
-        if lac > ledger.explicit_lac:
-            ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
-            ledger.storage.dirty[ledger_id] = ledger
+        _take_lac(ledger, lac, body)
         if durable:
             await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
+
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """As ``LocalCore.write_lac_nowait``."""
+        _check_body(ledger_id, body)
+        ledger = self._table.get_loaded(ledger_id)
+        if ledger is None or not ledger.master_key:
+            return False  # it is looked up, or its key is bound durably
+        self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
+        _take_lac(ledger, lac, body)
+        return True
 
     def revive(self, ledger: HeldLedger) -> None:
         """A repair adds to a ledger that was deleted here: this bookie is named for it again.
@@ -141,3 +148,15 @@ class Fences:
         ledger.storage.revived.pop(ledger_id, None)
         self._reads.drop_ledger(ledger_id)
         return ledger
+
+
+def _check_body(ledger_id: int, body: bytes) -> None:
+    if len(body) > LAC_BODY_BYTES_MAX:
+        raise BadRequestError(f"LAC of ledger {ledger_id}: body of {len(body)} bytes")
+
+
+def _take_lac(ledger: HeldLedger, lac: int, body: bytes) -> None:
+    """Of those of a ledger the highest."""
+    if lac > ledger.explicit_lac:
+        ledger.explicit_lac, ledger.lac_body = lac, bytes(body)
+        ledger.storage.dirty[ledger.ledger_id] = ledger

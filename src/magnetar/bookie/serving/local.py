@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from magnetar.bookie.core import AddDone, BookieCore
 from magnetar.bookie.serving.lac_watch import RECHECK_S
@@ -17,10 +18,19 @@ from magnetar.model.errors import BookieUnavailableError, NoLedgerError
 from magnetar.model.ids import NO_ENTRY, BookieId
 
 
+class LocalCore(BookieCore, Protocol):
+    """A bookie's core as those in its process may use it."""
+
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """As ``write_lac`` without ``durable``, of a ledger that is in memory. False: it is not,
+        and nothing was done."""
+        ...
+
+
 class LocalBookie:
     """Client of ``core``; several may share one core, and closing one closes only itself."""
 
-    def __init__(self, bookie_id: BookieId, core: BookieCore) -> None:
+    def __init__(self, bookie_id: BookieId, core: LocalCore) -> None:
         self._core = core
         self._closed = False
         self.bookie_id = bookie_id
@@ -69,6 +79,10 @@ class LocalBookie:
         # (docs/adr/0122-lacs-within-a-process-are-not-journaled.md).
         await self._open().write_lac(ledger_id, master_key, lac, body, durable=False)
 
+    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
+        """As ``ledger.bookies.TakesLacs``, structurally."""
+        return self._open().write_lac_nowait(ledger_id, master_key, lac, body)
+
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -100,7 +114,7 @@ class LocalBookie:
     async def close(self) -> None:
         self._closed = True
 
-    def _open(self) -> BookieCore:
+    def _open(self) -> LocalCore:
         if self._closed:
             raise self._unavailable()
         return self._core

@@ -134,12 +134,12 @@ class LedgerWriter:
         "_scope",
         "_stored",
         "_timeout_s",
-        "_timer",
         "_trouble_since_s",
         "_turn_end",
         "_uniform",
         "_unsent",
         "_unsent_bytes",
+        "_watched",
         "ledger_id",
     )
 
@@ -172,7 +172,7 @@ class LedgerWriter:
         self._closed: LedgerMetadata | None = None
         self._drained: asyncio.Event | None = None
         self._trouble_since_s: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._watched = False
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"ledger-{metadata.ledger_id}", fails(self._task_failed))
         size = metadata.ensemble_size
@@ -187,7 +187,7 @@ class LedgerWriter:
         recovers = bool(flags & AddFlag.RECOVERY)
         self._first_lac = first_lac if recovers else None
         interval_s = 0 if recovers else context.config.explicit_lac_interval_ms / 1000
-        self._announcer = LacAnnouncer(context.pool, interval_s, self._timeout_s, self._scope)
+        self._announcer = LacAnnouncer(context, interval_s, self._scope)
 
     def _deferred_sync(self) -> DeferredSync:
         log.warning(
@@ -304,7 +304,7 @@ class LedgerWriter:
         machine.pushed(len(entries))
         self._length = length
         self._pending.append(Append(first, machine.last_add_pushed, entries, length, done))
-        if self._timer is None:
+        if not self._watched:
             self._watch()
         if not self._unsent:
             self._turn_end.call(self._send)
@@ -417,7 +417,7 @@ class LedgerWriter:
             channel.client.add_entries(
                 self.ledger_id, key, entry_ids, entries, self._flags, channel.answered
             )
-        if self._timer is None:
+        if not self._watched:
             self._watch()
 
     def fail(self, error: MagnetarError) -> None:
@@ -452,20 +452,24 @@ class LedgerWriter:
     def _stop(self) -> None:
         self._machine.stop()
         self._announcer.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._watched = False
 
     # -- deadlines ----------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Look for late bookies from now on, until no answer is awaited."""
+        self._watched = True
         self._deadlines.begin(self._loop.time())
-        self._timer = self._loop.call_later(self._timeout_s / 4, self._tick)
+        self._context.deadlines.call_later(self._timeout_s / 4, self._tick)
 
     def _tick(self) -> None:
+        if not self._watched:  # it was stopped
+            return
+        if not self._awaited():  # nearly always
+            self._watched, self._trouble_since_s = False, None
+            return
+        self._context.deadlines.call_later(self._timeout_s / 4, self._tick)
         now_s = self._loop.time()
-        self._timer = self._loop.call_later(self._timeout_s / 4, self._tick)
         for slot in self._deadlines.late_slots(now_s):
             error = BookieUnavailableError(
                 f"{self._change.bookies[slot]} did not answer an add of ledger {self.ledger_id} "
@@ -478,9 +482,6 @@ class LedgerWriter:
             self._trouble_since_s = now_s if self._machine.down_slots() else None
         elif now_s - self._trouble_since_s >= self._timeout_s:
             self.fail(self._change.no_replacement_error())
-        if self._timer is not None and not self._awaited():
-            self._timer.cancel()
-            self._timer = None
 
     def _awaited(self) -> bool:
         machine, slots = self._machine, range(len(self._channels))
