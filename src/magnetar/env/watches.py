@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,11 +23,10 @@ class Listeners(Generic[T]):
     def add(self, callback: Callable[[T], None]) -> Callable[[], None]:
         token = object()
         self._callbacks[token] = callback
+        return partial(self._end, token)
 
-        def end() -> None:
-            self._callbacks.pop(token, None)
-
-        return end
+    def _end(self, token: object) -> None:
+        self._callbacks.pop(token, None)
 
     def notify(self, loop: asyncio.AbstractEventLoop, value: T) -> None:
         for token in self._callbacks:
@@ -49,14 +49,12 @@ class PathWatches:
 
     def add(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         listeners = self._paths.setdefault(path, Listeners())
-        end_listener = listeners.add(changed)
+        return partial(self._end, path, listeners, listeners.add(changed))
 
-        def end() -> None:
-            end_listener()
-            if not len(listeners) and self._paths.get(path) is listeners:
-                del self._paths[path]
-
-        return end
+    def _end(self, path: str, listeners: Listeners[str], end_listener: Callable[[], None]) -> None:
+        end_listener()
+        if not len(listeners) and self._paths.get(path) is listeners:
+            del self._paths[path]
 
     def notify(self, loop: asyncio.AbstractEventLoop, paths: Iterable[str]) -> None:
         for path in paths:

@@ -54,7 +54,7 @@ class Followers:
 
     def __init__(self, source: ReadableLog, scope: TaskScope) -> None:
         self._log = source
-        self._due = scope.guarded(self._tell, "tell followers")
+        self._scope = scope
         self._followers: dict[Hashable, Follower] = {}
         self._end_watch: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +106,9 @@ class Followers:
             return
         wait_s = self._told_s + TELL_S - self._loop.time()
         if wait_s > 0:
-            self._timer = self._loop.call_later(wait_s, self._due)
+            self._timer = self._loop.call_later(
+                wait_s, self._scope.guard, self._tell, "tell followers"
+            )
         else:
             self._tell()
 

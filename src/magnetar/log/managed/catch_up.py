@@ -8,7 +8,6 @@ does one that asks for more than its share.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -61,7 +60,8 @@ class CatchUp:
         self._scope = scope
         self._open_reader = open_reader
         self._open_history = open_history
-        self._readers: OrderedDict[int, ChainReader] = OrderedDict()
+        self._readers: dict[int, ChainReader] = {}
+        """By ledger, the one used last at the end."""
         self._ends: list[Position] = []  # the latest last, SEQUENTIAL_READS_MAX of them at most
         self._loading: dict[Position, asyncio.Task[None]] = {}
         """Read-aheads under way by the position that they bring; nobody reads those twice."""
@@ -196,7 +196,7 @@ class CatchUp:
     async def _reader(self, ledger_id: int, last: int) -> ChainReader:
         reader = self._readers.get(ledger_id)
         if reader is not None and reader.last_add_confirmed >= last:
-            self._readers.move_to_end(ledger_id)
+            self._readers[ledger_id] = self._readers.pop(ledger_id)
             return reader
         info, rewrites = self._chain.info(ledger_id), self._rewrites
         reader = self._open_reader(ledger_id)
@@ -206,10 +206,10 @@ class CatchUp:
             reader = await self._ledgers.open_no_recovery(ledger_id)
         if rewrites != self._rewrites:
             return reader  # for this once: it may know what was true before
+        self._readers.pop(ledger_id, None)
         self._readers[ledger_id] = reader
-        self._readers.move_to_end(ledger_id)
         while len(self._readers) > READERS_MAX:
-            self._readers.popitem(last=False)
+            del self._readers[next(iter(self._readers))]
         return reader
 
     def forget(self, ledger_ids: list[int]) -> None:

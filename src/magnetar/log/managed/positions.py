@@ -15,22 +15,14 @@ class ChainPositions:
 
     __slots__ = (
         "_chain",
-        "entries_between",
-        "messages_between",
+        "_search",
         "next_position",
-        "offset_of",
-        "position_of",
-        "previous_position",
     )
 
     def __init__(self, chain: Chain, search: HeaderSearch) -> None:
         self._chain = chain
-        self.next_position = chain.next_position
-        self.previous_position = chain.previous_position
-        self.entries_between = chain.entries_between
-        self.messages_between = chain.messages_between
-        self.offset_of = search.offset_of
-        self.position_of = search.position_of
+        self._search = search
+        self.next_position = chain.next_position  # bound here: dispatch asks for each entry
 
     @property
     def first(self) -> Position:
@@ -43,3 +35,18 @@ class ChainPositions:
     @property
     def end_offset(self) -> int:
         return self._chain.end_offset
+
+    def previous_position(self, position: Position) -> Position:
+        return self._chain.previous_position(position)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        return self._chain.entries_between(after, last)
+
+    def messages_between(self, after: Position, last: Position) -> int:
+        return self._chain.messages_between(after, last)
+
+    async def offset_of(self, position: Position) -> int:
+        return await self._search.offset_of(position)
+
+    async def position_of(self, offset: int) -> Position:
+        return await self._search.position_of(offset)
