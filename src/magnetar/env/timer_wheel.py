@@ -7,7 +7,9 @@ Rules:
 
 * What is called comes up to ``step_s`` before its time, and no later than a timer of the loop.
 * Nothing is cancelled one by one: who is called looks whether there is still something to do.
-* A turn of the loop, which others need too, calls ``CALLS_PER_TURN`` at most.
+* A turn of the loop, which others need too, calls ``CALLS_PER_TURN`` at most of a step.
+
+Why: docs/adr/0185-writers-share-timers.md.
 """
 
 from __future__ import annotations
