@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
+
 Stopped: TypeAlias = asyncio.Event
 Role: TypeAlias = Callable[[Callable[[str], None], Stopped], Awaitable[None]]
 """``role(ready, stopped)``: start, call ``ready`` with the line to print, run until ``stopped``

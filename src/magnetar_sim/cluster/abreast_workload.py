@@ -52,15 +52,6 @@ class AbreastJob(LedgerJob):
         """Every append so far."""
         return self.history is None or self.history.settled
 
-    def append(self, count: int) -> None:
-        history, writer = self.history, self.writer
-        assert history is not None
-        assert writer is not None
-        first = len(history.payloads)
-        payloads = [self._payload(first + i, PAYLOAD_BYTES_MAX) for i in range(count)]
-        history.payloads += payloads
-        writer.append(payloads, history.done)
-
 
 class AbreastWriter:
     """The client. ``when_answered`` is called with each turn of which all was answered, from
@@ -85,7 +76,7 @@ class AbreastWriter:
         while loop.time() < self._until_s:
             writable = [job for job in self.jobs if job.writable]
             for job in rng.sample(writable, rng.randint(min(2, len(writable)), len(writable))):
-                job.append(rng.choice((1, 1, 1, 3)))
+                job.append(rng.choice((1, 1, 1, 3)), PAYLOAD_BYTES_MAX)
             if len(writable) > 1:
                 self._cluster.count("turns with appends to several ledgers")
             begun_s = loop.time()

@@ -106,14 +106,10 @@ class CrossedHoles(LedgerJob):
 
     def _append(self, count: int) -> int:
         """Returns how many entries the ledger has with these."""
-        history, writer = self.history, self.writer
-        assert history is not None
-        assert writer is not None
-        payloads = [self._payload(len(history.payloads) + i, 100) for i in range(count)]
-        if payloads:
-            history.payloads += payloads
-            writer.append(payloads, history.done)
-        return len(history.payloads)
+        if count:
+            self.append(count, 100)
+        assert self.history is not None
+        return len(self.history.payloads)
 
     @property
     def _confirmed(self) -> int:

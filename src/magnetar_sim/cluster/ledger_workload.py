@@ -75,9 +75,7 @@ class LedgerJob:
             pause_s, size_max = 0.0, 20_000
         while len(history.payloads) < self.total and writer.error is None:
             count = min(rng.choice((1, 1, 5, 20)), self.total - len(history.payloads))
-            payloads = [self._payload(len(history.payloads) + i, size_max) for i in range(count)]
-            history.payloads += payloads
-            writer.append(payloads, history.done)
+            self.append(count, size_max)
             await asyncio.sleep(pause_s * count * 2 * rng.random())
             await until(lambda: writer.pending_bytes <= PENDING_BYTES_MAX, 0.05)
             if self.deferred and rng.random() < (0.8 if _all_deferred(self.cluster) else 0.3):
@@ -111,6 +109,16 @@ class LedgerJob:
         else:
             history.forced(writer.last_add_confirmed)
             self.when_forced()
+
+    def append(self, count: int, size_max: int) -> None:
+        """So many entries more, each of less than ``size_max`` bytes beside its name."""
+        history, writer = self.history, self.writer
+        assert history is not None
+        assert writer is not None
+        first = len(history.payloads)
+        payloads = [self._payload(first + i, size_max) for i in range(count)]
+        history.payloads += payloads
+        writer.append(payloads, history.done)
 
     def _payload(self, index: int, size_max: int) -> bytes:
         head = f"{self.name}/{index}/".encode()
