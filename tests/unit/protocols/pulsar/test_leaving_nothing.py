@@ -7,19 +7,24 @@ import pytest
 
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tests.doubles.garbage import in_cycles, ours
-from tests.unit.protocols.pulsar.harness import EXCLUSIVE, FAILOVER, SHARED, World, run
+from tests.unit.protocols.pulsar.harness import EXCLUSIVE, FAILOVER, SHARED, Peer, World, run
 
 KINDS = [EXCLUSIVE, SHARED, FAILOVER, CommandSubscribe.Key_Shared]
+
+
+async def publishing(world: World) -> Peer:
+    """A client that has published what others read."""
+    peer = world.peer()
+    await peer.produce()
+    peer.publish(3)
+    await peer.heard()
+    return peer
 
 
 def test_a_connection() -> None:
     async def scenario(world: World) -> None:
         async def use() -> None:
-            peer = world.peer()
-            await peer.produce()
-            peer.publish(3)
-            await peer.heard()
-            peer.lose()
+            (await publishing(world)).lose()
 
         await use()
         with in_cycles() as left:
@@ -33,10 +38,7 @@ def test_a_connection() -> None:
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "lost"])
 def test_a_consumer(kind: int, closes: bool) -> None:
     async def scenario(world: World) -> None:
-        producer = world.peer()
-        await producer.produce()
-        producer.publish(3)
-        await producer.heard()
+        producer = await publishing(world)
 
         async def use() -> None:
             peer = world.peer()
@@ -63,10 +65,7 @@ def test_a_consumer(kind: int, closes: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_subscription_that_is_deleted(kind: int) -> None:
     async def scenario(world: World) -> None:
-        producer = world.peer()
-        await producer.produce()
-        producer.publish(3)
-        await producer.heard()
+        producer = await publishing(world)
 
         async def use(name: str) -> None:
             peer = world.peer()
@@ -90,10 +89,7 @@ def test_a_subscription_that_is_deleted(kind: int) -> None:
 
 def test_a_reader() -> None:
     async def scenario(world: World) -> None:
-        producer = world.peer()
-        await producer.produce()
-        producer.publish(3)
-        await producer.heard()
+        producer = await publishing(world)
 
         async def use() -> None:
             peer = world.peer()
