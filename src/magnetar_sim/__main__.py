@@ -14,19 +14,13 @@ from typing import Final, NamedTuple
 import click
 
 from magnetar.metrics import Metrics
-from magnetar_sim.cluster_run import run_cluster
+from magnetar_sim.cluster_run import KINDS, PLAIN, run_cluster
 from magnetar_sim.machines.ledger_run import run
 from magnetar_sim.machines.partition_run import run_partition
 
 DAY_SEEDS = 1_000_000
 CHUNK_SEEDS = {1: 1000, 2: 20}
 SEEDS = {1: 2000, 2: 200}
-PLAIN: Final = "plain"
-KINDS: Final = (
-    "read_only", "steered", "staged", "repaired", "replicated", "compacted", "keyed", "tabled",
-    "abreast",
-)  # fmt: skip
-"""Runs of ring 2 that have something beside what the seed says: arguments of ``run_cluster``."""
 PARTITION: Final = "partition"
 """Of ring 1: the machines of partitions, and not those of ledgers."""
 KIND_SHARE: Final = 10
@@ -88,7 +82,7 @@ def main(
 
 def _kinds(ring: int) -> tuple[str, ...]:
     """That a ring has beside plain runs."""
-    return KINDS if ring == 2 else (PARTITION,)
+    return tuple(KINDS) if ring == 2 else (PARTITION,)
 
 
 def first_of(day: date) -> int:
@@ -162,8 +156,7 @@ def _run(
     ring: int, kind: str, seed: int, tracing: bool, metrics: Metrics | None = None
 ) -> SeedReport:
     if ring == 2:
-        beside = {} if kind == PLAIN else {kind: True}
-        whole = run_cluster(seed, metrics, tracing, **beside)
+        whole = run_cluster(seed, metrics, tracing, kind)
         summary = (
             f"{whole.steps} steps in {whole.virtual_s:.0f} s of virtual time, {whole.ledgers} "
             f"ledgers, {whole.confirmed} entries confirmed, trace {whole.digest[:16]}"

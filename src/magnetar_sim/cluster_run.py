@@ -15,6 +15,7 @@ import random
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
@@ -66,6 +67,8 @@ HANGING_SHARE = 0.1
 FAULTS_FROM_S = 0.5
 HEAL_S = 8.0
 PROGRESS_S = 120.0
+PLAIN: Final = "plain"
+"""The kind of a run that has what its seed says: brokers, upkeep, deduplication, or not."""
 
 
 @dataclass(frozen=True)
@@ -84,69 +87,19 @@ class ClusterOutcome:
     """How often the run met what it is to meet."""
 
 
-def _kind(
-    seed: int,
-    staged: bool,
-    read_only: bool,
-    steered: bool,
-    repaired: bool,
-    replicated: bool,
-    compacted: bool,
-    keyed: bool,
-    tabled: bool,
-    abreast: bool,
-) -> type[_Run] | type[BrokerRun] | type[RepairRun] | type[ReplicaRun]:
-    if compacted:
-        return CompactedRun
-    if abreast:
-        return AbreastRun
-    if keyed:
-        return KeyedRun
-    if tabled:
-        return TabledRun
-    if replicated:
-        return ReplicaRun
-    if repaired:
-        return RepairRun
-    if staged:
-        return StagedRun
-    if steered:
-        return SteeredRun
-    if read_only:
-        return ReadOnlyRun
-    return BrokerRun if has_brokers(seed) else _Run
-
-
 def run_cluster(
-    seed: int,
-    metrics: Metrics | None = None,
-    tracing: bool = False,
-    staged: bool = False,
-    read_only: bool = False,
-    steered: bool = False,
-    repaired: bool = False,
-    replicated: bool = False,
-    compacted: bool = False,
-    keyed: bool = False,
-    tabled: bool = False,
-    abreast: bool = False,
+    seed: int, metrics: Metrics | None = None, tracing: bool = False, kind: str = PLAIN
 ) -> ClusterOutcome:
-    """Run ``seed``. ``metrics`` may be shared by runs; nothing reads them. ``staged``: with brokers
-    and queries that write beside them (``staged_run``), whatever the seed is else. ``read_only``:
-    with read-only brokers beside the owners (``read_only_run``), likewise; ``steered``: and with
-    policies that say who is served by them (``steered_run``). ``repaired``: with auto-recovery, and
-    bookies that are lost for good (``repair_run``). ``compacted``: with a log that is compacted
-    beside the ledgers (``compaction_workload``). ``keyed``: with brokers and subscriptions that are
-    shared by key (``keyed_run``). ``tabled``: with brokers, and tables that take their topics
-    (``tabled_run``). ``abreast``: with a client that writes many ledgers at once
-    (``abreast_workload``)."""
+    """Run ``seed``, plain or as one of ``KINDS``. ``metrics`` may be shared by runs; nothing reads
+    them."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    run: _Run | BrokerRun | RepairRun | ReplicaRun
-    kind = _kind(
-        seed, staged, read_only, steered, repaired, replicated, compacted, keyed, tabled, abreast
-    )
-    run = kind(seed, loop, trace, metrics or Metrics())
+    made: type[_Run | BrokerRun | RepairRun | ReplicaRun]
+    if kind == PLAIN:
+        made = BrokerRun if has_brokers(seed) else _Run
+    else:
+        made = KINDS[kind]
+    run = made(seed, loop, trace, metrics or Metrics())
     failure = None
     collecting = gc.isenabled()
     gc.disable()  # what a dead process left behind must not run its finally clauses by chance
@@ -529,3 +482,21 @@ class AbreastRun(_Run):
             writer.heard_from_s = begin_s
         self.jobs += writer.jobs
         return faults
+
+
+KINDS: Final[Mapping[str, type[_Run | BrokerRun | RepairRun | ReplicaRun]]] = {
+    "read_only": ReadOnlyRun,
+    "steered": SteeredRun,
+    "staged": StagedRun,
+    "repaired": RepairRun,
+    "replicated": ReplicaRun,
+    "compacted": CompactedRun,
+    "keyed": KeyedRun,
+    "tabled": TabledRun,
+    "abreast": AbreastRun,
+}
+"""Runs that have something beside it: with brokers, read-only ones beside the owners, and policies
+that say who is served by these; queries that write by staged ledgers; auto-recovery, and bookies
+that are lost for good; replicas of partitions; a log that is compacted beside the ledgers;
+subscriptions that are shared by key; tables that take their topics; a client that writes many
+ledgers at once."""

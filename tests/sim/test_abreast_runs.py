@@ -17,7 +17,7 @@ SEEDS = range(3)
 def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     metrics, happened = Metrics(), Counter[str]()
     for seed in SEEDS:
-        outcome = run_cluster(seed, metrics, abreast=True)
+        outcome = run_cluster(seed, metrics, kind="abreast")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     assert happened["turns with appends to several ledgers"] >= 20 * len(SEEDS)

@@ -13,7 +13,7 @@ SEEDS = range(2)
 def test_every_invariant_holds_while_a_log_is_compacted() -> None:
     metrics, happened = Metrics(), Counter[str]()
     for seed in SEEDS:
-        outcome = run_cluster(seed, metrics, compacted=True)
+        outcome = run_cluster(seed, metrics, kind="compacted")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     assert happened["compactions by the owner"] >= 5

@@ -26,7 +26,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     metrics = Metrics()
     happened: Counter[str] = Counter()
     for seed in SEEDS:
-        outcome = run_cluster(seed, metrics, read_only=True)
+        outcome = run_cluster(seed, metrics, kind="read_only")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     for what in (
@@ -44,7 +44,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
 
 
 def test_a_seed_runs_the_same_again() -> None:
-    first, again = (run_cluster(3, tracing=True, read_only=True) for _ in range(2))
+    first, again = (run_cluster(3, tracing=True, kind="read_only") for _ in range(2))
     assert first.trace == again.trace
     assert first.digest == again.digest
 

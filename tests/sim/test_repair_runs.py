@@ -21,7 +21,7 @@ MET = (
 def test_everything_happens_and_every_invariant_holds() -> None:
     metrics, met = Metrics(), Counter[str]()
     for seed in range(30):
-        outcome = run_cluster(seed, metrics, repaired=True)
+        outcome = run_cluster(seed, metrics, kind="repaired")
         assert outcome.failure is None, f"seed {seed}"
         met.update(outcome.happened)
     assert [what for what in MET if not met[what]] == []
@@ -37,22 +37,22 @@ def test_nothing_rests_on_locks() -> None:
     metrics = Metrics()
     with patch.object(ShortageMarks, "lock", granted):
         for seed in range(100, 115):
-            outcome = run_cluster(seed, metrics, repaired=True)
+            outcome = run_cluster(seed, metrics, kind="repaired")
             assert outcome.failure is None, f"seed {seed}"
 
 
 def test_an_auditor_that_heard_nobody_asks_again() -> None:
     """It gave up each time before it had asked, and there was no other."""
-    outcome = run_cluster(2_000_052, repaired=True)
+    outcome = run_cluster(2_000_052, kind="repaired")
     assert outcome.failure is None
 
 
 def test_what_a_bookie_holds_is_asked_when_it_is_back() -> None:
     """One that was down when all had healed was believed, and lacked an entry for a moment more."""
-    outcome = run_cluster(20261123000117, repaired=True)
+    outcome = run_cluster(20261123000117, kind="repaired")
     assert outcome.failure is None
 
 
 def test_a_run_follows_from_its_seed() -> None:
-    first, again = (run_cluster(7, repaired=True).digest for _ in range(2))
+    first, again = (run_cluster(7, kind="repaired").digest for _ in range(2))
     assert first == again

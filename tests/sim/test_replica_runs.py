@@ -15,7 +15,7 @@ SEEDS = range(5)
 def test_every_invariant_holds_and_leaders_change() -> None:
     confirmed = elections = 0
     for seed in SEEDS:
-        outcome = run_cluster(seed, replicated=True)
+        outcome = run_cluster(seed, kind="replicated")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         confirmed += outcome.confirmed
         elections += outcome.ledgers
@@ -24,14 +24,14 @@ def test_every_invariant_holds_and_leaders_change() -> None:
 
 
 def test_a_seed_runs_the_same_again() -> None:
-    first, again = (run_cluster(2, tracing=True, replicated=True) for _ in range(2))
+    first, again = (run_cluster(2, tracing=True, kind="replicated") for _ in range(2))
     assert first.trace == again.trace
 
 
 def test_disks_that_take_nothing_more_and_syncs_that_fail() -> None:
     """Seed 20 lost what was acknowledged: a log counted what a failed sync had left."""
     for seed, met in ((15, "takes nothing any more"), (20, "syncs on the disk")):
-        outcome = run_cluster(seed, tracing=True, replicated=True)
+        outcome = run_cluster(seed, tracing=True, kind="replicated")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         assert any(met in line for line in outcome.trace), f"seed {seed} does not meet it"
 

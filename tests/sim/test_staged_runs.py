@@ -20,7 +20,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     metrics = Metrics()
     happened: Counter[str] = Counter()
     for seed in SEEDS:
-        outcome = run_cluster(seed, metrics, staged=True)
+        outcome = run_cluster(seed, metrics, kind="staged")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     for what in (
@@ -50,22 +50,22 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     ],
 )
 def test_a_seed_that_broke_once_holds(seed: int, why: str) -> None:
-    outcome = run_cluster(seed, staged=True)
+    outcome = run_cluster(seed, kind="staged")
     assert outcome.failure is None, f"{why}: {outcome.failure}"
 
 
 def test_who_is_behind_loses_topics_in_the_middle_of_batches() -> None:
     """A topic that comes to the other owner then must not take in a later batch first."""
     seed = 96
-    outcome = run_cluster(seed, staged=True)
+    outcome = run_cluster(seed, kind="staged")
     assert outcome.failure is None, outcome.failure
     (late,) = (each for each in STAGED if each.name.endswith("takes in a later batch first"))
     with late.plant():
-        assert "is not there" in (run_cluster(seed, staged=True).failure or "")
+        assert "is not there" in (run_cluster(seed, kind="staged").failure or "")
 
 
 def test_a_seed_runs_the_same_again() -> None:
-    first, again = (run_cluster(2, tracing=True, staged=True) for _ in range(2))
+    first, again = (run_cluster(2, tracing=True, kind="staged") for _ in range(2))
     assert first.trace == again.trace
     assert first.digest == again.digest
 

@@ -19,7 +19,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     metrics = Metrics()
     happened: Counter[str] = Counter()
     for seed in SEEDS:
-        outcome = run_cluster(seed, metrics, steered=True)
+        outcome = run_cluster(seed, metrics, kind="steered")
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     for what in (
@@ -35,7 +35,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
 
 
 def test_a_seed_runs_the_same_again() -> None:
-    first, again = (run_cluster(3, tracing=True, steered=True) for _ in range(2))
+    first, again = (run_cluster(3, tracing=True, kind="steered") for _ in range(2))
     assert first.trace == again.trace
     assert first.digest == again.digest
 

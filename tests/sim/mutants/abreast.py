@@ -42,7 +42,7 @@ def _one_run_journaled() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, abreast=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="abreast")
 
 
 ABREAST: tuple[Mutant, ...] = (

@@ -62,7 +62,7 @@ def _search_from_the_first() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, compacted=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="compacted")
 
 
 COMPACTIONS: tuple[Mutant, ...] = (

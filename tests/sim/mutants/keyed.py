@@ -42,7 +42,7 @@ def _passes_what_is_read() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, keyed=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="keyed")
 
 
 KEYED = (

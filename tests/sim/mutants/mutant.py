@@ -15,7 +15,7 @@ from magnetar.metrics import Metrics
 from magnetar_sim.brokers.broker_run import has_brokers
 from magnetar_sim.brokers.deduplication import deduplicates
 from magnetar_sim.cluster.upkeep_workload import has_upkeep
-from magnetar_sim.cluster_run import ClusterOutcome, run_cluster
+from magnetar_sim.cluster_run import PLAIN, run_cluster
 from magnetar_sim.machines.ledger_run import run
 from magnetar_sim.machines.partition_run import run_partition
 
@@ -37,35 +37,21 @@ class BrokenPlantError(Exception):
 class Mutant:
     """``known``: where the field met the bug, empty for an obvious way to get a rule wrong.
     ``seeds_more``: how many runs may be needed, if more than ``NIGHTLY_SEEDS``.
-    ``brokers``: it is a bug of topics, so that runs of
-    ring 2 without brokers are passed over, and else those with. ``upkeep``: of collecting and
-    compaction, so that runs without are passed over. ``staged``: of queries that write by staged
-    ledgers, so that every run has some. ``read_only``: of read-only brokers, likewise;
-    ``deduplicated``: of topics, and of those that store nothing twice;
-    ``steered``: of the policies that say whom these serve.
-    ``repaired``: of repair, likewise; ``replicated``: of partitions' replication between brokers;
-    ``compacted``: of compaction by key; ``keyed``: of Key_Shared subscriptions; ``tabled``: of
-    tables that take topics; ``abreast``: of many ledgers that are written at once.
-    ``partition``: of partitions' replicas, in ring 1."""
+    ``kind``: of the runs of ring 2, as ``run_cluster`` has them. Of plain ones those that cannot
+    have the bug are passed over: ``brokers``: it is a bug of topics, so those without brokers, and
+    else those with; ``upkeep``: of collecting and compaction; ``deduplicated``: of topics that
+    store nothing twice. ``partition``: of partitions' replicas, in ring 1."""
 
     name: str
     ring: int
     known: str
     plant: Callable[[], AbstractContextManager[object]]
     seeds_more: int
+    kind: str = PLAIN
     brokers: bool = False
     upkeep: bool = False
-    staged: bool = False
-    read_only: bool = False
-    steered: bool = False
-    repaired: bool = False
-    partition: bool = False
-    replicated: bool = False
-    compacted: bool = False
-    keyed: bool = False
-    tabled: bool = False
-    abreast: bool = False
     deduplicated: bool = False
+    partition: bool = False
 
     @property
     def seeds_max(self) -> int:
@@ -76,9 +62,7 @@ class Mutant:
         return islice(filter(self._wants, count(first)), self.seeds_max)
 
     def _wants(self, seed: int) -> bool:
-        kinds = self.staged, self.read_only, self.steered, self.repaired, self.replicated
-        kinds = *kinds, self.compacted, self.keyed, self.tabled, self.abreast
-        if self.ring == 1 or any(kinds):
+        if self.ring == 1 or self.kind != PLAIN:
             return True
         if self.deduplicated and not deduplicates(seed):
             return False
@@ -119,7 +103,7 @@ def transcript(mutant: Mutant, seed: int) -> tuple[Sequence[str], str | None]:
         if mutant.ring == 1:
             outcome = run(seed, tracing=True)
             return outcome.trace, outcome.failure
-        whole = _run(mutant, seed, None, tracing=True)
+        whole = run_cluster(seed, None, tracing=True, kind=mutant.kind)
         return whole.trace, whole.failure
 
 
@@ -128,26 +112,9 @@ def _failure(mutant: Mutant, seed: int, metrics: Metrics) -> str | None:
         return run_partition(seed).failure
     if mutant.ring == 1:
         return run(seed).failure
-    failure = _run(mutant, seed, metrics, tracing=False).failure
+    failure = run_cluster(seed, metrics, kind=mutant.kind).failure
     gc.collect()
     return failure
-
-
-def _run(mutant: Mutant, seed: int, metrics: Metrics | None, tracing: bool) -> ClusterOutcome:
-    return run_cluster(
-        seed,
-        metrics,
-        tracing,
-        staged=mutant.staged,
-        read_only=mutant.read_only,
-        steered=mutant.steered,
-        repaired=mutant.repaired,
-        replicated=mutant.replicated,
-        compacted=mutant.compacted,
-        keyed=mutant.keyed,
-        tabled=mutant.tabled,
-        abreast=mutant.abreast,
-    )
 
 
 @contextmanager

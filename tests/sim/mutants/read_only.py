@@ -192,7 +192,7 @@ def _end_not_asked() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, read_only=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="read_only")
 
 
 READ_ONLY = (

@@ -183,7 +183,7 @@ def _what_was_not_read_is_forgotten() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, known: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, known, plant, SEEDS_MAX, repaired=True)
+    return Mutant(name, 2, known, plant, SEEDS_MAX, kind="repaired")
 
 
 REPAIRS = (

@@ -105,7 +105,7 @@ def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
     def plant() -> AbstractContextManager[None]:
         return replaced(*changes)
 
-    return Mutant(name, 2, known, plant, SEEDS_MAX, replicated=True)
+    return Mutant(name, 2, known, plant, SEEDS_MAX, kind="replicated")
 
 
 REPLICAS: tuple[Mutant, ...] = (

@@ -324,7 +324,7 @@ def _nobody_watches() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any, seeds_max: int = SEEDS_MAX) -> Mutant:
-    return Mutant(name, 2, "", plant, seeds_max, staged=True)
+    return Mutant(name, 2, "", plant, seeds_max, kind="staged")
 
 
 STAGED = (

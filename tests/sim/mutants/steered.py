@@ -72,7 +72,7 @@ def _both_serve() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, steered=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="steered")
 
 
 STEERED = (

@@ -186,7 +186,7 @@ def _window_of_one_part() -> AbstractContextManager[None]:
 
 
 def _mutant(name: str, plant: Any) -> Mutant:
-    return Mutant(name, 2, "", plant, SEEDS_MAX, tabled=True)
+    return Mutant(name, 2, "", plant, SEEDS_MAX, kind="tabled")
 
 
 TABLED = (
