@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
+
+from magnetar.env.capabilities import class_check
 
 
 class Versioned(NamedTuple):
@@ -67,6 +69,14 @@ class SessionWrites(Protocol):
     async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
         """As ``put``, likewise."""
         ...
+
+
+_writes_in_sessions = class_check(SessionWrites)
+
+
+def has_session_writes(store: object) -> TypeGuard[SessionWrites]:
+    """As ``isinstance``, for what is asked with each change of a log's record."""
+    return _writes_in_sessions(type(store))
 
 
 @runtime_checkable

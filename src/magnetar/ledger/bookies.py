@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
+from magnetar.env.capabilities import class_check
 from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
@@ -128,6 +129,14 @@ class TakesLacs(Protocol):
         """As ``write_lac``, of a ledger that the bookie has in memory: it has taken the LAC when
         True is returned. False: nothing was done, ``write_lac`` may. Raises as that."""
         ...
+
+
+_takes_lacs = class_check(TakesLacs)
+
+
+def takes_lacs(client: BookieClient) -> TypeGuard[TakesLacs]:
+    """As ``isinstance``, for what is asked with each LAC of a quiet ledger."""
+    return _takes_lacs(type(client))
 
 
 class ReadOnlyReason(NamedTuple):

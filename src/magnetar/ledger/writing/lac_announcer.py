@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from magnetar.env.tasks import TaskScope
-from magnetar.ledger.bookies import TakesLacs
+from magnetar.ledger.bookies import takes_lacs
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import MagnetarError
@@ -92,7 +92,7 @@ class LacAnnouncer:
         for bookie_id in writer.metadata.fragments[-1].bookies:
             bookie = client(bookie_id)
             try:
-                if isinstance(bookie, TakesLacs) and bookie.write_lac_nowait(
+                if takes_lacs(bookie) and bookie.write_lac_nowait(
                     ledger_id, digest.master_key, lac, body
                 ):
                     told.add(bookie_id)

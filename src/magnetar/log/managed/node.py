@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from magnetar.env.metadata import MetadataStore, SessionWrites, Versioned
+from magnetar.env.metadata import MetadataStore, Versioned, has_session_writes
 from magnetar.model.errors import (
     BadVersionError,
     LogFencedError,
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 async def session_of(store: MetadataStore) -> int | None:
     """In which what is read now may be written; None: the store has no sessions."""
-    return await store.session_id() if isinstance(store, SessionWrites) else None
+    return await store.session_id() if has_session_writes(store) else None
 
 
 class RecordNode(Generic[R]):
@@ -125,7 +125,7 @@ class RecordNode(Generic[R]):
 
     async def _put(self, value: bytes) -> int:
         version = self._stored.version
-        if self._session_id is None or not isinstance(self._store, SessionWrites):
+        if self._session_id is None or not has_session_writes(self._store):
             return await self._store.put(self.path, value, version)
         return await self._store.put_within(self._session_id, self.path, value, version)
 
