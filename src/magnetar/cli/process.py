@@ -6,8 +6,8 @@ thread that comes back from an fsync wants the interpreter at once, not after th
 whoever runs. And what is made while starting (modules, above all) lives as long as the process: the
 garbage collector looks at none of it, neither meanwhile nor ever after. What is under way later
 (entries, answers) is looked at only when there is much more of it than the default 700 objects:
-with a thousand open ledgers that was a quarter of a writer's time. What has outlived that is looked
-at by the rules of ``env.collecting``.
+with a thousand open ledgers that was a quarter of a writer's time. ``env.collecting`` has the rules
+for everything else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from magnetar import logs
 from magnetar.config import Config
 from magnetar.config_loading import unsafe_settings
 from magnetar.env.allocator import tune_allocator as tune_allocator  # benchmarks name it here
-from magnetar.env.collecting import LOOK_INTERVAL_S, THRESHOLDS, Memory, OldGarbage
+from magnetar.env.collecting import (
+    LOOK_INTERVAL_S,
+    THRESHOLDS,
+    YOUNG_INTERVAL_IDLE_S,
+    Memory,
+    OldGarbage,
+    young_interval_s,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -92,26 +99,43 @@ def tune_collector() -> None:
 
 
 class GarbageLooks:
-    """Has all of memory looked at when ``env.collecting`` says so, on ``loop``, until it ends."""
+    """Has memory looked at when ``env.collecting`` says so, on ``loop``, until it ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._rules = OldGarbage(memory())
-        self._asked = (time.monotonic(), time.thread_time())
+        self._load = _Load()
+        self._young_load = _Load()
 
     def begin(self) -> None:
-        self._loop.call_later(LOOK_INTERVAL_S, self._ask)
+        self._loop.call_later(LOOK_INTERVAL_S, self._look)
+        self._loop.call_later(YOUNG_INTERVAL_IDLE_S, self._look_at_young)
 
-    def _ask(self) -> None:
-        since_s, before_s = self._asked
-        self._asked = now_s, used_s = time.monotonic(), time.thread_time()
-        busy = (used_s - before_s) / max(now_s - since_s, 1e-6)
-        if self._rules.wanted(memory(), busy):
+    def _look_at_young(self) -> None:
+        gc.collect(0)
+        self._loop.call_later(young_interval_s(self._young_load.busy()), self._look_at_young)
+
+    def _look(self) -> None:
+        if self._rules.wanted(memory(), self._load.busy()):
+            begun_s = time.thread_time()
             found = gc.collect()
             self._rules.looked(memory())
-            took_ms = round((time.thread_time() - used_s) * 1000)
+            took_ms = round((time.thread_time() - begun_s) * 1000)
             log.info("looked for garbage in all of memory", found=found, stopped_ms=took_ms)
-        self.begin()
+        self._loop.call_later(LOOK_INTERVAL_S, self._look)
+
+
+class _Load:
+    """How busy this thread is."""
+
+    def __init__(self) -> None:
+        self._asked = (time.monotonic(), time.thread_time())
+
+    def busy(self) -> float:
+        """The share of a core since it was last asked, 0 to 1."""
+        since_s, before_s = self._asked
+        self._asked = now_s, used_s = time.monotonic(), time.thread_time()
+        return (used_s - before_s) / max(now_s - since_s, 1e-6)
 
 
 def memory() -> Memory:

@@ -2,9 +2,13 @@
 
 What is gone by itself costs nothing; the collector is there for cycles. It is generational: what
 has outlived one look at the youngest objects is looked at again when much of it has gathered, all
-at once, while nothing else of the process runs. With ten thousand topics that is a second. So the
-interpreter begins looks at the youngest only (``THRESHOLDS``), and each stops the loop for as long
-as those take. What is older is looked at by these rules:
+at once, while nothing else of the process runs. With ten thousand topics that is a second. So only
+looks at the youngest begin by themselves, and each stops the loop for as long as those take. The
+interpreter begins one by a count (``THRESHOLDS``): of what was made less what is gone, of any age.
+A server at its steady work lets go of as much that is old as it makes, so that the count stands
+still while the young gather: forty thousand were seen, for 40 ms. So a loop that is busy begins
+one by the clock too (``young_interval_s``): each object is looked at once all the same, a few at a
+time. What is older is looked at by these rules:
 
 * What ends leaves no cycles behind, or few (CONTRIBUTING.md): then old garbage is rare, and a look
   finds nothing.
@@ -34,6 +38,12 @@ NEVER: Final = 1_000_000_000
 """Looks at one generation that begin one at the next."""
 THRESHOLDS: Final = (YOUNGEST, NEVER, NEVER)
 
+YOUNG_INTERVAL_S: Final = 0.05
+"""Of a busy loop. 5 000 messages a second over 10 000 topics leave 2 000 objects in it: 1 to 2 ms,
+most of them for memory that is not in the core's caches."""
+YOUNG_INTERVAL_IDLE_S: Final = 0.25
+"""A loop that was idle and is busy now has gathered for so long."""
+
 LOOK_INTERVAL_S: Final = 5.0
 BLOCKS_LEAST: Final = 4_000_000
 """Python's own blocks: some 75 bytes each. 10 000 topics with a producer have fewer."""
@@ -50,6 +60,11 @@ class Memory(NamedTuple):
 
     blocks: int
     resident_bytes: int
+
+
+def young_interval_s(busy: float) -> float:
+    """Until the next look at the youngest. ``busy``: as ``OldGarbage.wanted``, since the last."""
+    return YOUNG_INTERVAL_S if busy > QUIET else YOUNG_INTERVAL_IDLE_S
 
 
 class OldGarbage:

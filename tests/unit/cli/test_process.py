@@ -11,7 +11,12 @@ import pytest
 
 from magnetar.cli import process
 from magnetar.cli.process import GarbageLooks, memory, tune_collector
-from magnetar.env.collecting import LOOK_INTERVAL_S, THRESHOLDS, Memory
+from magnetar.env.collecting import (
+    LOOK_INTERVAL_S,
+    THRESHOLDS,
+    YOUNG_INTERVAL_IDLE_S,
+    Memory,
+)
 from magnetar_sim.world.virtual_time import run_virtual
 
 
@@ -42,6 +47,24 @@ def test_what_is_old_is_not_looked_at_by_count() -> None:
     assert gone() is None
 
 
+def test_the_youngest_are_looked_at_by_the_clock() -> None:
+    """However few they are by the interpreter's count, which what is gone brings down."""
+
+    async def scenario() -> None:
+        gc.disable()
+        try:
+            GarbageLooks(asyncio.get_running_loop()).begin()
+            young = Cyclic()
+            gone = weakref.ref(young)
+            del young
+            await asyncio.sleep(YOUNG_INTERVAL_IDLE_S + 0.01)
+            assert gone() is None
+        finally:
+            gc.enable()
+
+    run_virtual(scenario())
+
+
 def test_memory_is_measured() -> None:
     before = memory()
     kept = [object() for _ in range(100_000)]
@@ -60,6 +83,7 @@ def test_all_is_looked_at_when_memory_has_grown(monkeypatch: pytest.MonkeyPatch)
         try:
             GarbageLooks(asyncio.get_running_loop()).begin()
             old = Cyclic()
+            gc.collect(0)  # it has outlived a look at the youngest
             gone = weakref.ref(old)
             del old
             await asyncio.sleep(3 * LOOK_INTERVAL_S)

@@ -7,8 +7,11 @@ from magnetar.env.collecting import (
     BYTES_LEAST,
     QUIET,
     THRESHOLDS,
+    YOUNG_INTERVAL_IDLE_S,
+    YOUNG_INTERVAL_S,
     Memory,
     OldGarbage,
+    young_interval_s,
 )
 
 MB = 1 << 20
@@ -23,6 +26,12 @@ def test_only_the_youngest_are_looked_at_by_count() -> None:
     youngest, *older = THRESHOLDS
     assert 700 < youngest <= 50_000
     assert all(each > 10**8 for each in older)
+
+
+def test_a_busy_loop_looks_at_the_youngest_often() -> None:
+    assert young_interval_s(QUIET) == young_interval_s(0.0) == YOUNG_INTERVAL_IDLE_S
+    assert young_interval_s(2 * QUIET) == young_interval_s(1.0) == YOUNG_INTERVAL_S
+    assert YOUNG_INTERVAL_S < YOUNG_INTERVAL_IDLE_S
 
 
 def test_nothing_is_looked_for_while_memory_does_not_grow() -> None:
