@@ -15,11 +15,12 @@ from magnetar.bookie.storage.storage import (
 )
 from magnetar.config import BookieConfig
 from magnetar.env.disk import RealDisk
+from tests.unit.bookie.storage_kit import running, settings
 
 HALF_BYTES = 4 * CHUNK_BYTES_MAX
 
 
-def rests(tmp_path: Path, fill: Callable[[int], float]) -> list[float]:
+def rests(tmp_path: Path, fill: Callable[[int], float], hurried: bool = False) -> list[float]:
     """How long a flush of four chunks rested; ``fill(n)`` is how full the active half is after
     its n-th rest was due."""
 
@@ -29,6 +30,7 @@ def rests(tmp_path: Path, fill: Callable[[int], float]) -> list[float]:
             0, tmp_path, RealDisk(), BookieConfig(), HALF_BYTES, sleep=slept.append
         )
         storage.open(1, 1)
+        storage.hurried = hurried
         for entry_id in range(4):
             entry = bytes(7) + b"\1" + entry_id.to_bytes(8, "big") + bytes(CHUNK_BYTES_MAX)
             storage.cache.active.put(1, [entry_id], [entry], len(entry))
@@ -57,6 +59,18 @@ def test_with_nothing_coming_in_it_rests_after_every_step(tmp_path: Path) -> Non
     slept = rests(tmp_path, lambda chunk: 0.0)
     assert len(slept) == 5  # four chunks, one batch of locations
     assert all(0 < seconds <= REST_S_MAX for seconds in slept)
+
+
+def test_it_does_not_rest_when_the_bookie_ends(tmp_path: Path) -> None:
+    assert rests(tmp_path, lambda chunk: 0.0, hurried=True) == []
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path / "bookie", ledgers=2)) as bookie:
+            storages = bookie._storages
+            assert [each.hurried for each in storages] == [False, False]
+        assert [each.hurried for each in storages] == [True, True]
+
+    asyncio.run(scenario())
 
 
 def test_it_does_not_rest_when_the_other_half_fills_faster(tmp_path: Path) -> None:

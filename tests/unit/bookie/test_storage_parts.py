@@ -225,7 +225,7 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     cache.active.put_one(0, 9, b"nine")
     assert [cache.get(1, i) for i in (1, 2, 3)] == [b"newer", None, b"three"]
     assert cache.entry_ids(1) == {1, 3}
-    assert half.sorted_columns() == ([(1, 2)], [1, 3], [b"one", b"three"])
+    assert [*half.sorted_columns(9)] == [([(1, 2)], [1, 3], [b"one", b"three"])]
     cache.flushed()
     assert cache.get(1, 3) is None
     cache.drop_ledger(1)
@@ -237,6 +237,23 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     assert cache.full
 
 
+@given(st.lists(st.integers(0, 20)), st.integers(1, 9))
+def test_a_half_is_sorted_in_pieces_of_whole_ledgers(owners: list[int], entries_max: int) -> None:
+    half = WriteHalf()
+    for i, ledger_id in enumerate(owners):
+        half.put_one(ledger_id, len(owners) - i, bytes([ledger_id, i % 256]))
+    pieces = list(half.sorted_columns(entries_max))
+    (whole,) = half.sorted_columns(len(owners) + 1)
+    for column in range(3):
+        assert [each for piece in pieces for each in piece[column]] == whole[column]
+    for piece in pieces[:-1]:
+        assert len(piece.entries) >= entries_max
+        assert len(piece.entries) - piece.spans[-1][1] < entries_max
+    assert whole.entry_ids == [
+        i for each in sorted(set(owners)) for i in sorted(half.ledgers[each])
+    ]
+
+
 @given(st.lists(st.integers(1, 50)), st.integers(1, 9), st.integers(1, 200))
 def test_a_flush_writes_chunks_bounded_in_number_and_bytes(
     sizes: list[int], count_max: int, bytes_max: int
@@ -244,7 +261,7 @@ def test_a_flush_writes_chunks_bounded_in_number_and_bytes(
     half = WriteHalf()
     for i, size in enumerate(sizes):
         half.put_one(i % 3, i, bytes(size))
-    columns = half.sorted_columns()
+    (columns,) = half.sorted_columns(len(sizes) + 1)
     chunks = list(columns.chunks(count_max, bytes_max))
     rows = [row for chunk in chunks for row in zip(*chunk[1:], strict=True)]
     assert rows == [*zip(*columns[1:], strict=True)]

@@ -56,7 +56,10 @@ class Flusher:
             self._tasks.spawn(self._run(index), f"flush-{index}")
 
     async def stop(self) -> None:
+        """No flush begins by itself any more, and none rests."""
         self._stopped = True
+        for storage in self._table.storages:
+            storage.hurried = True
         await self._tasks.close()
 
     def want(self) -> None:

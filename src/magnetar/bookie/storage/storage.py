@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -61,9 +61,12 @@ T = TypeVar("T")
 READ_LANES = 2
 CHUNK_BYTES_MAX = 256 << 10
 PACED_FILL_MAX = 0.5
-"""A flush rests as long as it works, while it is on its way to end before the active half is so
-full: before the next flush is due."""
-REST_S_MAX = 0.005
+"""A flush rests while it is on its way to end before the active half is so full: before the next
+flush is due."""
+REST_SHARE = 8
+"""Times as long as it has worked: it needs the interpreter, as the loop does, which may have three
+quarters of it at work."""
+REST_S_MAX = 0.02
 """After a slow sync a flush looks again soon whether there is still time to rest."""
 SYNC_BYTES = 4 << 20
 """Written between syncs of an entry log: one large sync would hold up the journal's on the same
@@ -78,8 +81,13 @@ LOCATED_AT_ONCE = 200
 """Ledgers; a read that comes meanwhile waits for one piece, 2 ms."""
 FREED_AT_ONCE = 2000
 """Ledgers of a flush."""
-ENCODED_AT_ONCE = 1000
-"""Records of ledgers in one turn of the loop."""
+ENCODED_AT_ONCE = 200
+"""Records of ledgers in one turn of the loop: half a millisecond, a whole one of what is not in the
+core's caches."""
+ENCODE_PAUSE_S = 0.002
+"""Between two such turns."""
+SORTED_AT_ONCE = 2000
+"""Entries of a flush; a ledger that has more is sorted whole."""
 READERS_KEPT_MAX = 256
 """Expected next reads, and sizes of a ledger's entries, that a lane remembers."""
 
@@ -154,6 +162,8 @@ class LedgerStorage:
         self._config = config
         self._open_index = open_index
         self._sleep = sleep
+        self.hurried = False
+        """The bookie is about to end: no flush rests any more."""
         self._mark_file = MarkFile(disk, path)
         self._opened = self._closed = False
         self._work: FlushWork | None = None
@@ -305,7 +315,7 @@ class LedgerStorage:
         for _ in range(len(self.dirty) // ENCODED_AT_ONCE):
             for ledger_id in list(islice(self.dirty, ENCODED_AT_ONCE)):
                 self._encoded[ledger_id] = self.dirty.pop(ledger_id).encode()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if self.hurried else ENCODE_PAUSE_S)
 
     def take_work(self) -> FlushWork:
         for ledger_id, state in self.dirty.items():  # one that was encoded has changed since
@@ -362,7 +372,7 @@ class LedgerStorage:
             # 2. Records of ledgers (fences, keys) before the mark: behind it the journal is not
             #    replayed, and a fence that only it knew would be forgotten.
             gone = set(work.deleted)
-            self._put_records([row for row in work.records if row[0] not in gone])
+            self._put_records([row for row in work.records if row[0] not in gone], paced)
             # 3. Deletions after entries: a ledger that has both was deleted last. Its locations and
             #    its shares of logs go before its record says so: the journal may be broken and know
             #    nothing of it, and who is found deleted is not looked for again.
@@ -385,9 +395,11 @@ class LedgerStorage:
             self._log.abandon()
             raise BookieIOError(f"cannot flush {self.path}: {error}") from error
 
-    def _put_records(self, records: Sequence[tuple[int, bytes]]) -> None:
+    def _put_records(self, records: Sequence[tuple[int, bytes]], paced: bool = False) -> None:
         for start in range(0, len(records), BATCH_MAX):
+            started = time.perf_counter()
             self.location_index.put_ledgers(records[start : start + BATCH_MAX])
+            self._rest(started, 1 if paced else 0)
 
     def _settle_logs(self) -> None:
         """From here on closed logs may be compacted; what no index knows of them is given up."""
@@ -460,18 +472,18 @@ class LedgerStorage:
         appended = _Appended(half, [])
         before = self._log.log_id
         try:
-            self._append_all(half.sorted_columns(), half.byte_count if paced else 0, appended.runs)
+            self._append_all(half, half.byte_count if paced else 0, appended.runs)
         except OSError:
             begun = {self._log.log_id, *(run.log_id for run in appended.runs)}
             self._take_back(begun - {before})
             raise
         return appended
 
-    def _append_all(self, columns: EntryColumns, paced_bytes: int, runs: list[LocationRun]) -> None:
+    def _append_all(self, half: WriteHalf, paced_bytes: int, runs: list[LocationRun]) -> None:
         """Write the entries, durably. ``paced_bytes``: of all; 0: there is no time to rest."""
         unsynced_bytes = written_bytes = 0
-        for chunk in columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX):
-            started = time.perf_counter()
+        started = time.perf_counter()
+        for chunk in _chunks(half):
             chunk_bytes = self._append(chunk, runs)
             unsynced_bytes += chunk_bytes
             written_bytes += chunk_bytes
@@ -479,6 +491,7 @@ class LedgerStorage:
                 self._sync_log()
                 unsynced_bytes = 0
             self._rest(started, written_bytes / paced_bytes if paced_bytes else 0)
+            started = time.perf_counter()
         if runs:
             self._sync_log()
 
@@ -520,8 +533,10 @@ class LedgerStorage:
     def _rest(self, started: float, share: float) -> None:
         """``share`` of the flush is done; 0: there is no time to rest."""
         cache = self.cache
+        if self.hurried:
+            return
         if share and cache.active.byte_count < cache.half_bytes_max * PACED_FILL_MAX * share:
-            self._sleep(min(time.perf_counter() - started, REST_S_MAX))
+            self._sleep(min(REST_SHARE * (time.perf_counter() - started), REST_S_MAX))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -654,6 +669,12 @@ class LedgerStorage:
         located = list(islice(index.located(first), LOCATED_AT_ONCE))
         found += [ledger_id for ledger_id in located if index.ledger(ledger_id) is None]
         return located[-1] + 1 if len(located) == LOCATED_AT_ONCE else None
+
+
+def _chunks(half: WriteHalf) -> Iterator[EntryColumns]:
+    """All entries, by ledger and id."""
+    for columns in half.sorted_columns(SORTED_AT_ONCE):
+        yield from columns.chunks(BATCH_MAX, CHUNK_BYTES_MAX)
 
 
 def _take_apart(work: FlushWork, writing: dict[int, bytes]) -> None:

@@ -83,10 +83,14 @@ class WriteHalf:
         self.byte_count += len(entry) + ENTRY_OVERHEAD_BYTES
         self.entry_count += 1
 
-    def sorted_columns(self) -> EntryColumns:
-        """All entries, by ledger and id."""
+    def sorted_columns(self, entries_max: int) -> Iterator[EntryColumns]:
+        """All entries, by ledger and id, in pieces that end with the ledger that takes them to
+        ``entries_max`` or past it."""
         columns = EntryColumns([], [], [])
         for ledger_id in sorted(self.ledgers):
+            if len(columns.entries) >= entries_max:
+                yield columns
+                columns = EntryColumns([], [], [])
             entries = self.ledgers[ledger_id]
             came = list(entries)
             ids = sorted(came)
@@ -96,7 +100,7 @@ class WriteHalf:
                 columns.entries.extend(entries.values())
             else:
                 columns.entries.extend(map(entries.__getitem__, ids))
-        return columns
+        yield columns
 
 
 class WriteCache:
