@@ -98,6 +98,10 @@ def cpu_s(pids: Sequence[int]) -> float:
     return float(sum(each.user + each.system for each in times))
 
 
+class LoadFailedError(Exception):
+    """The client gave up, with what it said: it does when a bookie does not answer for long."""
+
+
 @dataclass(frozen=True)
 class Load:
     """A client in Java, for so many seconds after its warm-up."""
@@ -129,9 +133,13 @@ class Load:
 
     def _java(self, source: Path, *arguments: object) -> str:
         command = [str(HERE / "run.sh"), str(self.kept), "load", str(source), *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-        ).stdout
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        if done.returncode:
+            said = f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
+            raise LoadFailedError(f"{arguments} ended with {done.returncode}: {said}")
+        return done.stdout
 
 
 @dataclass(frozen=True)
@@ -169,7 +177,11 @@ def run(load: Load, rounds: int) -> Found:
     found: Found = {OURS: defaultdict(list), JAVA: defaultdict(list)}
     for number in range(rounds):
         for kind in found if number % 2 == 0 else reversed(found):
-            one_side(kind, load, found[kind])
+            try:
+                one_side(kind, load, found[kind])
+            except LoadFailedError as error:  # a disk that stalls, say: other rounds count
+                print(f"round {number + 1} of {rounds}, {kind}: not finished: {error}", flush=True)
+                continue
             print(f"round {number + 1} of {rounds}, {kind}", flush=True)
     return found
 
@@ -193,6 +205,8 @@ def main() -> None:
     found = run(load, given.rounds)
     cells = []
     for row, own in found[OURS].items():
+        if not found[JAVA][row]:
+            raise SystemExit(f"no round of {JAVA} got to {row!r}: see what its client said")
         medians = statistics.median(own), statistics.median(found[JAVA][row])
         figures = (f"{value:.4g}" for value in medians)
         cells.append([row, *figures, f"{ratio(row, *medians):.2f}"])
