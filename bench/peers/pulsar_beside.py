@@ -227,8 +227,10 @@ def run(
 
 
 def ratio(row: str, own: float, its: float) -> str:
-    """Above 1: ours is ahead."""
-    found = own / its if row.endswith(("msg/s", "topics/s")) else its / max(own, 1e-9)
+    """Above 1: ours is ahead. None where one side had nothing to tell."""
+    if not own or not its:
+        return ""
+    found = own / its if row.endswith(("msg/s", "topics/s")) else its / own
     return f"{found:.2f}"
 
 

@@ -79,10 +79,13 @@ def measured(name: str) -> tuple[str, str]:
 
 
 def of_rounds(part: str, own: Rounds, its: Rounds, label: str = "") -> list[Compared]:
-    """Rows that one side alone has are left out: the part's page says why."""
+    """Rows that one side alone has are left out (the part's page says why), and what cost one side
+    nothing: topics that found room in memory that was free before."""
     found: dict[str, Compared] = {}
     for name, values in own.items():
         if name not in its or LEFT_OUT in name:
+            continue
+        if not statistics.median(values) or not statistics.median(its[name]):
             continue
         load, measure = measured(name)
         row = found.setdefault(load, Compared(part, load + label))

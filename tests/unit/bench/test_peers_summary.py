@@ -46,6 +46,11 @@ def test_what_one_side_did_not_reach_has_no_row() -> None:
     assert summary.of_rounds("Pulsar", {"over 10000 topics: CPU us": [1.0]}, {}) == []
 
 
+def test_what_cost_one_side_nothing_has_no_ratio() -> None:
+    name = "memory of a topic, 1000 topics, KiB"
+    assert summary.of_rounds("Pulsar", {name: [0.0, 0.0, 3.0]}, {name: [160.0]}) == []
+
+
 def test_what_is_no_load_stands_in_a_table_of_its_own() -> None:
     rows = summary.of_rounds(
         "Pulsar", {"memory after it, MiB": [2.0]}, {"memory after it, MiB": [8]}
