@@ -89,6 +89,11 @@ def test_a_damaged_last_commit_is_not_taken_for_a_torn_tail() -> None:
     assert run_cluster(335).failure is None
 
 
+def test_acknowledgements_of_what_a_former_owner_never_had_are_not_confirmed_by_it() -> None:
+    """One whose log opened late, and without its successor's ledger, called them stored."""
+    assert run_cluster(20261203000779).failure is None
+
+
 @pytest.mark.parametrize("who", ["t1/tail", "KeyError"])
 def test_what_the_product_raises_fails_the_seed_whoever_called_it(
     who: str, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +110,7 @@ def test_what_the_product_raises_fails_the_seed_whoever_called_it(
 
 
 def test_the_command_tells_a_failing_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(seed: int, _metrics: object, _tracing: bool) -> ClusterOutcome:
+    def broken(seed: int, _metrics: object, _tracing: bool, _kind: str) -> ClusterOutcome:
         return ClusterOutcome(seed, "entry 3 is lost", 1, 1, 1, 1.0, "", ("a line",))
 
     monkeypatch.setattr(command, "run_cluster", broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -464,6 +465,62 @@ def test_a_former_owner_forgets_nothing_that_a_later_one_stored() -> None:
         newest = await Process(world).store(CONFIG).open(NAME)
         found = newest.cursors.durable()["s"]
         assert acked(found, positions) == {positions[0], positions[2]}
+
+    run_virtual(scenario())
+
+
+Acknowledges = Callable[[Cursor, list[Position]], object]
+SHAPES: dict[str, Acknowledges] = {
+    "one": lambda cursor, news: cursor.acknowledge(news[:1]),
+    "many": lambda cursor, news: cursor.acknowledge(news),
+    "known and new": lambda cursor, news: cursor.acknowledge([EARLIEST, news[0]]),
+    "a part": lambda cursor, news: cursor.acknowledge_batch(news[0], 2, [1]),
+    "cumulative": lambda cursor, news: cursor.acknowledge_cumulative(news[1]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_former_owner_confirms_nothing_of_what_only_a_later_one_has(shape: str) -> None:
+    """There is nothing to store for it, so that no fence says that the log is lost."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        told: list[LogFencedError] = []
+        old = await Process(world).store(CONFIG).open(NAME)
+        old.watch_lost(told.append)
+        cursor = await old.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[-1])
+        await cursor.wait_stored()
+        new = await Process(world).store(CONFIG).open(NAME)
+        news = await publish(new, ENTRIES, 4)
+        SHAPES[shape](cursor, news)
+        with pytest.raises(LogFencedError):
+            await cursor.wait_stored()
+        await asyncio.sleep(0)
+        assert len(told) == 1
+        assert acked(new.cursors.durable()["s"], news) == set()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_owner_passes_over_what_its_log_does_not_have(shape: str) -> None:
+    """Clients may say anything. While nobody can say whose the log is, that is no answer."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        SHAPES[shape](cursor, [Position(1_000_000, 0), Position(1_000_000, 1)])
+        process.metadata.away = MetadataError("nobody answers")
+        with pytest.raises(MetadataError, match="nobody"):
+            await cursor.wait_stored()
+        process.metadata.away = None
+        await cursor.wait_stored()
+        await log.close()
 
     run_virtual(scenario())
 

@@ -26,7 +26,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -85,8 +85,10 @@ class CursorStore:
         limits: CursorLimits,
         on_stored: Callable[[], None],
         on_lost: Callable[[LogFencedError], None],
+        confirm_owned: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = name
+        self._confirm_owned = confirm_owned
         self._stored_mark_delete = state.mark_delete
         self._state = state
         self._node = node
@@ -156,6 +158,8 @@ class CursorStore:
         store it failed with; it will be tried again with the next flush."""
         if self._lost is not None:
             raise self._lost
+        if self._state.out_of_log:
+            await self._check_owned()
         if self._stored_version >= self._state.version:
             return
         if self._closed:
@@ -166,6 +170,20 @@ class CursorStore:
         if len(self._waiters) == 1 and self._ticks_to_skip == 0:
             loop.call_soon(self._flush)
         await waiter
+
+    async def _check_owned(self) -> None:
+        """Something was acknowledged that our log does not hold. There is nothing to store for it,
+        and so nothing that a later owner's fence could stop; but it may be that owner's, who has
+        delivered it, and whose log this is by now. Raises ``LogFencedError``, ``MetadataError``."""
+        self._state.out_of_log = False
+        try:
+            await self._confirm_owned()
+        except LogFencedError as error:
+            self._on_lost(error)
+            raise
+        except BaseException:
+            self._state.out_of_log = True
+            raise
 
     # -- storing in the ledger at hand --------------------------------------------------------
 

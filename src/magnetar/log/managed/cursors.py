@@ -296,6 +296,7 @@ class ManagedCursors:
             limits=context.limits,
             on_stored=self._events.stored,
             on_lost=self._events.lost,
+            confirm_owned=self._events.confirm_owned,
         )
         lending = ManagedLending(state, store)
         cursor = self._kind.make(name, state, node.record.properties, store, lending)

@@ -140,6 +140,7 @@ async def in_a_ledger(scope: TaskScope) -> Kept:
         limits=LIMITS,
         on_stored=lambda: None,
         on_lost=lost,
+        confirm_owned=_owned,
     )
 
     async def found() -> AckState:
