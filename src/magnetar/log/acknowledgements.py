@@ -149,9 +149,8 @@ class AckState:
         self.mark_delete = mark_delete
         self.reset_epoch = reset_epoch  # resets in the cursor's life, not in this process's
         self.version = 0  # grows with every change
-        self.out_of_log = False
-        """Something was passed over that the log does not hold, as far as its owner knows; whoever
-        minds clears it."""
+        self.out_of_log = 0
+        """How often something was passed over that the log does not hold, as its owner knows it."""
         self._chain = chain
         self._holes: dict[int, BitMap] = {}
         self._ack_sets: dict[Position, int] = {}
@@ -244,7 +243,7 @@ class AckState:
         if position <= mark:
             return False
         if entry_id > self._chain.last_entry(ledger_id):
-            self.out_of_log = True
+            self.out_of_log += 1
             return False
         follows = ledger_id == mark.ledger_id and entry_id == mark.entry_id + 1
         if follows and not self._holes and not self._ack_sets:
@@ -272,7 +271,7 @@ class AckState:
         floor = self.mark_delete.entry_id if ledger_id == self.mark_delete.ledger_id else -1
         last = self._chain.last_entry(ledger_id)
         if high > last:
-            self.out_of_log = True
+            self.out_of_log += 1
         if low <= floor or high > last:
             entry_ids = [e for e in entry_ids if floor < e <= last]
             if not entry_ids:
@@ -327,7 +326,7 @@ class AckState:
         if self.is_acknowledged(*position):
             return True
         if not 0 <= position.entry_id <= self._chain.last_entry(position.ledger_id):
-            self.out_of_log = self.out_of_log or position.entry_id >= 0
+            self.out_of_log += position.entry_id >= 0
             return False
         count = min(batch_size, 64 * len(ack_set))
         bits = ack_set_bits(ack_set) & ((1 << count) - 1)
@@ -355,7 +354,7 @@ class AckState:
         """Acknowledge everything up to ``position``, or to the log's last entry before it."""
         found = self._chain.last_at(position)
         if found < position:
-            self.out_of_log = True
+            self.out_of_log += 1
         if found > position:
             return False  # all before it was trimmed; what survived there is not all read
         position = found

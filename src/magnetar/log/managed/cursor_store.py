@@ -89,6 +89,7 @@ class CursorStore:
     ) -> None:
         self.name = name
         self._confirm_owned = confirm_owned
+        self._owned_for = 0  # of ``out_of_log``
         self._stored_mark_delete = state.mark_delete
         self._state = state
         self._node = node
@@ -158,7 +159,7 @@ class CursorStore:
         store it failed with; it will be tried again with the next flush."""
         if self._lost is not None:
             raise self._lost
-        if self._state.out_of_log:
+        if self._owned_for < self._state.out_of_log:
             await self._check_owned()
         if self._stored_version >= self._state.version:
             return
@@ -175,15 +176,13 @@ class CursorStore:
         """Something was acknowledged that our log does not hold. There is nothing to store for it,
         and so nothing that a later owner's fence could stop; but it may be that owner's, who has
         delivered it, and whose log this is by now. Raises ``LogFencedError``, ``MetadataError``."""
-        self._state.out_of_log = False
+        asked_for = self._state.out_of_log  # others may wait for the same, and more may come
         try:
             await self._confirm_owned()
         except LogFencedError as error:
             self._on_lost(error)
             raise
-        except BaseException:
-            self._state.out_of_log = True
-            raise
+        self._owned_for = max(self._owned_for, asked_for)
 
     # -- storing in the ledger at hand --------------------------------------------------------
 
