@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable
 
 import pytest
+from pyroaring import BitMap
 
 from magnetar.config import LedgerConfig
+from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_header
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
@@ -479,7 +481,21 @@ SHAPES: dict[str, Acknowledges] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def merged(cursor: Cursor, image: AckImage) -> None:
+    """As a read-only broker that serves it sends it."""
+    assert cursor.lending is not None
+    cursor.lending.merge(image)
+
+
+IMAGES: dict[str, Acknowledges] = {
+    "an image": lambda cursor, news: merged(
+        cursor, AckImage(EARLIEST, {news[0].ledger_id: BitMap([news[0].entry_id])})
+    ),
+    "a part in an image": lambda cursor, news: merged(cursor, AckImage(EARLIEST, {}, {news[0]: 1})),
+}
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *IMAGES])
 def test_a_former_owner_confirms_nothing_of_what_only_a_later_one_has(shape: str) -> None:
     """There is nothing to store for it, so that no fence says that the log is lost."""
 
@@ -494,7 +510,7 @@ def test_a_former_owner_confirms_nothing_of_what_only_a_later_one_has(shape: str
         await cursor.wait_stored()
         new = await Process(world).store(CONFIG).open(NAME)
         news = await publish(new, ENTRIES, 4)
-        SHAPES[shape](cursor, news)
+        (SHAPES | IMAGES)[shape](cursor, news)
         waits = (cursor.wait_stored(), cursor.wait_stored())
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
         assert [type(each) for each in outcomes] == [LogFencedError, LogFencedError]

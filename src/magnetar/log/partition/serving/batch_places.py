@@ -21,6 +21,8 @@ Why: docs/adr/0111-partitions-behind-the-seam.md.
 from __future__ import annotations
 
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
@@ -42,7 +44,7 @@ _VERSION: Final = 0
 class BatchPlaces:
     """Of one log. Offsets are exclusive at the end, as everywhere in a partition."""
 
-    __slots__ = ("_starts", "end", "held_end", "span", "start")
+    __slots__ = ("_held_starts", "_starts", "end", "held_end", "span", "start")
 
     def __init__(self, start: int = 0, end: int = 0, span: int = SPAN) -> None:
         self.start = start
@@ -53,6 +55,7 @@ class BatchPlaces:
         all of that is committed. It may have been acknowledged by consumers, for it is."""
         self.span = span
         self._starts: dict[int, BitMap] = {}
+        self._held_starts = array("q")  # of what lay between those two then
 
     # -- changing -----------------------------------------------------------------------------
 
@@ -74,6 +77,12 @@ class BatchPlaces:
             by_ledger.setdefault(ledger, []).append(entry)
         for ledger, entries in by_ledger.items():
             self._starts.setdefault(ledger, BitMap()).update(entries)
+
+    def hold(self, first_offsets: Iterable[int], end: int) -> None:
+        """The log holds those batches and ends there; they follow what can be read. While it is
+        being opened."""
+        self._held_starts = array("q", first_offsets)
+        self.held_end = max(self.end, end)
 
     def pack(self) -> None:
         """Runs of single messages take next to nothing from here on."""
@@ -149,6 +158,20 @@ class BatchPlaces:
             if low <= bitmap.max():
                 return each * self.span + bitmap.next_set_bit(low)
         return self.end
+
+    def next_held(self, offset: int) -> int:
+        """As ``following``, of all that the log held when it was opened; the end of that if there
+        is none."""
+        if offset < self.end:
+            return self.following(offset)
+        at = bisect_left(self._held_starts, offset)
+        return self._held_starts[at] if at < len(self._held_starts) else self.log_end
+
+    @property
+    def log_end(self) -> int:
+        """What was acknowledged before the log was opened, or is since, lies before it, readable
+        yet or not."""
+        return max(self.end, self.held_end)
 
     def holding(self, offset: int) -> int:
         """The first offset of the last entry that begins at ``offset`` or before; -1 if there is

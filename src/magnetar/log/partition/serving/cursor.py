@@ -72,12 +72,15 @@ class PartitionCursor(AckedCursor):
             self.store.mark_dirty()
 
     def _offsets_of(self, position: Position) -> Sequence[Position]:
-        """Those of the entry; none if it is not in the log."""
+        """Those of the entry; none if it was trimmed. Of one that the log does not have it is the
+        position itself: the state is to know of it."""
         places = self._places
         first = places.offset(position)
-        if not places.start <= first < places.end or position.entry_id < 0:
+        if first >= places.log_end:
+            return (position,)
+        if first < places.start or position.entry_id < 0:
             return ()
-        end = places.following(first + 1)
+        end = places.next_held(first + 1)
         if end == first + 1:
             return (position,)
         if end - first > RUN_MAX:  # the rest of a hole
@@ -96,8 +99,9 @@ class PartitionCursor(AckedCursor):
     def acknowledge_cumulative(self, position: Position) -> None:
         places = self._places
         offset = places.offset(position)
-        end = places.following(offset + 1) if offset >= places.start else offset + 1
-        super().acknowledge_cumulative(places.position(end - 1))
+        if places.start <= offset < places.log_end:
+            position = places.position(places.next_held(offset + 1) - 1)
+        super().acknowledge_cumulative(position)
 
     def backlog_entries(self) -> int:
         places = self._places
@@ -124,13 +128,12 @@ class PartitionCursors:
         lending: CursorLending | None = None,
     ) -> PartitionCursor:
         places = self._places
-        log_end = max(places.end, places.held_end)
-        if state.cut(places.position(log_end - 1)):
+        if state.cut(places.position(places.log_end - 1)):
             log.warning(
                 "a cursor has acknowledged what its log has lost (a replica leads that lacks it): "
                 "what comes in its place is delivered",
                 cursor=name,
-                log_end=log_end,
+                log_end=places.log_end,
             )
             store.mark_dirty()
         return PartitionCursor(name, places, state, properties, store, lending)

@@ -74,28 +74,23 @@ class OffsetOrder:
 
     def last_at(self, position: Position) -> Position:
         places = self._places
-        offset = min(places.offset(position), places.end - 1)
+        offset = min(places.offset(position), places.log_end - 1)
         return places.position(max(offset, places.start - 1))
 
     def last_entry(self, ledger_id: int) -> int:
         places = self._places
         begin = ledger_id * places.span
-        if ledger_id < 0 or begin >= self._end or begin + places.span <= places.start:
+        if ledger_id < 0 or begin >= places.log_end or begin + places.span <= places.start:
             return NO_ENTRY
-        return min(places.span, self._end - begin) - 1
-
-    @property
-    def _end(self) -> int:
-        """What was acknowledged before the log was opened lies before it, readable yet or not."""
-        return max(self._places.end, self._places.held_end)
+        return min(places.span, places.log_end - begin) - 1
 
     def is_final(self, ledger_id: int) -> bool:
-        return (ledger_id + 1) * self._places.span <= self._end
+        return (ledger_id + 1) * self._places.span <= self._places.log_end
 
     def following(self, ledger_id: int) -> int | None:
         places = self._places
         following = max(ledger_id + 1, places.start // places.span)
-        return following if following * places.span <= self._end else None
+        return following if following * places.span <= places.log_end else None
 
     def mark_before(self, start: Position) -> Position:
         """The mark-delete position of a cursor that reads ``start`` next."""

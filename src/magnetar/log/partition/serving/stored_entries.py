@@ -79,7 +79,7 @@ def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -
                 uncommitted.append((header.base_offset, header.next_offset))
     places.remove(0, source.first_base)
     places.end = max(places.end, places.start)
-    places.held_end = max(places.end, source.log_end)
+    places.hold((first for first, _ in uncommitted), source.log_end)
     places.pack()
     return HeldEntries(places, uncommitted)
 

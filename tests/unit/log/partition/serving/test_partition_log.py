@@ -24,7 +24,7 @@ from magnetar.log.partition.serving import partition_log
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
 from magnetar.log.policy import Engine, LogPolicy, PieceRule, Retention
-from magnetar.log.seam import Content, LogStore, WritableLog
+from magnetar.log.seam import Content, Cursor, LogStore, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
     LogError,
@@ -342,49 +342,128 @@ def test_who_waits_for_the_leader_alone_is_told_by_its_own_log() -> None:
     setting.run(scenario)
 
 
-def test_acknowledgements_past_what_a_new_leader_can_show_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What was acknowledged is committed; a replica is elected before it can know that."""
-    setting, silent = Setting(), Member(2, 5)
+class NewLeader:
+    """A log whose leader has a follower in sync that has not fetched yet: what it holds may not be
+    read. ``replica`` leads; ``caught_up`` has the follower fetch all up to an offset."""
 
-    async def both(self: NoCompany) -> Live:
-        me, start = self._host.me, self._host.start
-        return {me.broker: LiveBroker(start, me.lineage), 2: LiveBroker(1, silent.lineage)}
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.setting, self.silent = Setting(), Member(2, 5)
+        silent = self.silent
 
-    monkeypatch.setattr(NoCompany, "live", both)
+        async def both(self: NoCompany) -> Live:
+            me, start = self._host.me, self._host.start
+            return {me.broker: LiveBroker(start, me.lineage), 2: LiveBroker(1, silent.lineage)}
 
-    async def scenario() -> None:
-        store, host = setting.store(), setting.parts.host
+        monkeypatch.setattr(NoCompany, "live", both)
+
+    async def elected(self) -> WritableLog:
+        host = self.setting.parts.host
         assert host is not None
-        me = host.me
-        source = await store.open(NAME)
-        held = await fill(source, 3)
-        cursor = await source.cursors.open("c", EARLIEST)
-        cursor.acknowledge([held[2]])
-        await cursor.wait_stored()
+        me, silent = host.me, self.silent
 
         def with_another(state: PartitionState) -> PartitionState:
             return replace(state, replicas=(me.broker, 2), isr=(me, silent))
 
         partition = partition_of(NAME)
-        replica = host.replicas[partition]
-        states = StateStore(Process(setting.world).metadata)
-        await replica.learnt(await states.change(*partition, with_another))
-        assert replica.machine.leader is not None
-        replica.machine.leader.high_watermark = 0  # as far as another replica has heard
+        self.replica = host.replicas[partition]
+        states = StateStore(Process(self.setting.world).metadata)
+        await self.replica.learnt(await states.change(*partition, with_another))
+        assert self.replica.machine.leader is not None
+        self.replica.machine.leader.high_watermark = 0  # as far as another replica has heard
+        return await self.setting.store().open(NAME)
 
-        again = await setting.store().open(NAME)
+    def caught_up(self, offset: int) -> None:
+        leader = self.replica.machine.leader
+        assert leader is not None
+        leader.fetched(FetchRequest(self.silent, leader.epoch, offset, leader.epoch - 1), 0)
+        self.replica.advanced()
+
+
+def test_acknowledgements_past_what_a_new_leader_can_show_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was acknowledged is committed; a replica is elected before it can know that."""
+    new = NewLeader(monkeypatch)
+
+    async def scenario() -> None:
+        source = await new.setting.store().open(NAME)
+        held = await fill(source, 3)
+        cursor = await source.cursors.open("c", EARLIEST)
+        cursor.acknowledge([held[2]])
+        await cursor.wait_stored()
+        again = await new.elected()
         assert again.positions.end_offset == 0
         cursor = again.cursors.durable()["c"]
-        leader = replica.machine.leader
-        assert leader is not None
-        leader.fetched(FetchRequest(silent, leader.epoch, 3, leader.epoch - 1), 0)
-        replica.advanced()
+        new.caught_up(3)
         assert again.positions.end_offset == 3
         assert cursor.backlog_entries() == 2
         await again.close()
         await source.close()
+
+    new.setting.run(scenario)
+
+
+HELD: dict[str, Callable[[Cursor, list[Position]], object]] = {
+    "one": lambda cursor, held: cursor.acknowledge(held[1:2]),
+    "many": lambda cursor, held: cursor.acknowledge(held[1:]),
+    "a batch by its parts": lambda cursor, held: [
+        cursor.acknowledge_batch(held[1], 3, [bits]) for bits in (0b110, 0b001)
+    ],
+    "cumulative": lambda cursor, held: cursor.acknowledge_cumulative(held[1]),
+    "cumulative, past the end": lambda cursor, held: cursor.acknowledge_cumulative(
+        Position(0, 1_000_000)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "left"), list(zip(HELD, [[0, 2, 3], [0], [0, 2, 3], [2, 3], []], strict=True))
+)
+def test_what_a_former_leader_delivered_is_acknowledged_to_one_that_cannot_show_it_yet(
+    shape: str, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers acknowledge after the election what they had before it; whole batches of it."""
+    new = NewLeader(monkeypatch)
+
+    async def scenario() -> None:
+        source = await new.setting.store().open(NAME)
+        held = await append(source, [b"x"] * 4, Content([2, 3, 1, 2], [1] * 4))
+        await source.cursors.open("c", EARLIEST)
+        again = await new.elected()
+        assert again.positions.end_offset == 0
+        cursor = again.cursors.durable()["c"]
+        HELD[shape](cursor, held)
+        await cursor.wait_stored()
+        new.caught_up(8)
+        await again.opening.wait_whole()
+        assert cursor.backlog_entries() == len(left)
+        entries = await again.read(EARLIEST, 100, 1 << 20)
+        kept = cursor.unacknowledged(entries)
+        assert [Position(each.ledger_id, each.entry_id) for each in kept] == [
+            held[each] for each in left
+        ]
+        await again.close()
+        await source.close()
+
+    new.setting.run(scenario)
+
+
+def test_a_former_leader_confirms_nothing_of_what_only_a_later_one_has() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        first = await setting.store().open(NAME)
+        await fill(first, 3)
+        cursors = [await first.cursors.open(name, EARLIEST) for name in ("a", "b")]
+        second = await setting.store().open(NAME)
+        news = await fill(second, 2)
+        cursors[0].acknowledge(news)
+        cursors[1].acknowledge_cumulative(news[1])
+        for cursor in cursors:
+            with pytest.raises(LogFencedError):
+                await cursor.wait_stored()
+        await first.close()
+        await second.close()
 
     setting.run(scenario)
 
