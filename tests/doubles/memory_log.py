@@ -296,6 +296,8 @@ class MemoryPositions:
         count = len(self._entries)
         return self.at(count - 1) if count else Position(1, -1)
 
+    held = readable
+
     def _rank(self, position: Position) -> int:
         """How many entries are at or before ``position``."""
         if position.ledger_id < 1:

@@ -543,6 +543,13 @@ class Positions(Protocol):
         the log holds nothing before it."""
         ...
 
+    @property
+    def held(self) -> Position:
+        """The last position that the log is known to hold: ``readable``, or past it while not all
+        that it held when it was opened can be read (``Opening``). A former owner has delivered
+        that, perhaps, so that it is acknowledged."""
+        ...
+
     def next_position(self, position: Position) -> Position:
         """The position after ``position``: its successor in the ledger, or the first of the next
         ledger. Positions before the log's start give ``first``; from ``readable`` it is the

@@ -66,7 +66,10 @@ class Acknowledging:
     def until(self, last: Acked) -> None:
         """Acknowledge everything up to ``last``. Raises ``NotAllowedError``."""
         position = Position(last.ledger_id, last.entry_id)
-        if position > self._positions.readable or last.ledger_id < 0:
+        if last.ledger_id < 0:
+            return
+        if position > self._positions.held:
+            self._cursor.acknowledge([position])  # in vain: it is to know of that
             return
         if not last.ack_set:
             self._cursor.acknowledge_cumulative(position)
@@ -79,20 +82,22 @@ class Acknowledging:
 
     def whole(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Acknowledge entries; returns those of them that the log has."""
-        readable = self._positions.readable
-        if max(positions) > readable or min(positions).ledger_id < 0:
-            positions = [p for p in positions if p <= readable and p.ledger_id >= 0]
+        held = self._positions.held
+        if min(positions).ledger_id < 0:
+            positions = [p for p in positions if p.ledger_id >= 0]
         self._cursor.acknowledge(positions)
+        if max(positions, default=held) > held:
+            return [position for position in positions if position <= held]
         return positions
 
     def each(self, ids: Sequence[Acked]) -> Taken:
         """Acknowledge ``ids``; what can be of them, if some are refused."""
-        readable = self._positions.readable
+        held = self._positions.held
         positions: list[Position] = []
         parts: list[tuple[Position, Acked]] = []
         for item in ids:
             position = Position(item.ledger_id, item.entry_id)
-            if position > readable or item.ledger_id < 0:
+            if item.ledger_id < 0:
                 continue
             if item.ack_set:
                 parts.append((position, item))
@@ -107,7 +112,7 @@ class Acknowledging:
                     positions.append(position)
             except NotAllowedError as error:
                 refusal = error
-        return Taken(positions, refusal)
+        return Taken([p for p in positions if p <= held], refusal)
 
     def _batch_size(self, position: Position, item: Acked) -> int:
         """How many messages the entry that ``item`` names has. What the client says of that counts

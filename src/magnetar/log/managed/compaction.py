@@ -396,6 +396,10 @@ class CompactedPositions:
         found, readable = self._store.compacted, self._source.readable
         return found.last if found is not None and readable <= found.horizon else readable
 
+    @property
+    def held(self) -> Position:
+        return self._source.held
+
     def next_position(self, position: Position) -> Position:
         """Up to the horizon it may be a place that holds nothing: reading goes on after it."""
         found = self._store.compacted

@@ -32,6 +32,8 @@ class ChainPositions:
     def readable(self) -> Position:
         return self._chain.confirmed
 
+    held = readable
+
     @property
     def end_offset(self) -> int:
         return self._chain.end_offset

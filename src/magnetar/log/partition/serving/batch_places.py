@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
@@ -166,6 +166,14 @@ class BatchPlaces:
             return self.following(offset)
         at = bisect_left(self._held_starts, offset)
         return self._held_starts[at] if at < len(self._held_starts) else self.log_end
+
+    def last_held(self, offset: int) -> int:
+        """As ``holding``, of all that the log held when it was opened."""
+        if offset >= self.end:
+            at = bisect_right(self._held_starts, offset)
+            if at and self._held_starts[at - 1] >= self.end:
+                return self._held_starts[at - 1]
+        return self.holding(offset)
 
     @property
     def log_end(self) -> int:

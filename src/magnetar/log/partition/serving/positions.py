@@ -30,13 +30,17 @@ class PartitionPositions:
         last = places.holding(places.end)
         return places.position(places.start - 1 if last < 0 else last)
 
+    @property
+    def held(self) -> Position:
+        return self.previous_position(self._places.position(self._places.log_end))
+
     def next_position(self, position: Position) -> Position:
         places = self._places
         return places.position(places.following(places.offset(position) + 1))
 
     def previous_position(self, position: Position) -> Position:
         places = self._places
-        last = places.holding(places.offset(position) - 1)
+        last = places.last_held(places.offset(position) - 1)
         return places.position(places.start - 1 if last < 0 else last)
 
     def entries_between(self, after: Position, last: Position) -> int:
@@ -93,9 +97,10 @@ class OffsetOrder:
         return following if following * places.span <= places.log_end else None
 
     def mark_before(self, start: Position) -> Position:
-        """The mark-delete position of a cursor that reads ``start`` next."""
+        """The mark-delete position of a cursor that reads ``start`` next. What cannot be read yet
+        was there before the cursor, and readers have had it of a former leader."""
         places = self._places
         if start == LATEST:
-            return places.position(places.end - 1)
+            return places.position(places.log_end - 1)
         offset = places.start if start == EARLIEST else places.offset(start)
-        return places.position(min(max(offset, places.start), places.end) - 1)
+        return places.position(min(max(offset, places.start), places.log_end) - 1)
