@@ -198,6 +198,11 @@ class Topic(SubscribableTopic):
         if before is not None:
             await before.wait_drained()
 
+    async def see_end(self) -> None:
+        """See the base class: a replica may have been elected before it could know that the last of
+        its log is committed."""
+        await self.log.opening.wait_whole()
+
     def look(self) -> None:
         """Some time has passed."""
         if self.deduplication.on:

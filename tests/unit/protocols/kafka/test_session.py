@@ -314,6 +314,34 @@ def test_offsets_are_found_by_time() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)],
+)
+def test_a_new_leader_that_cannot_show_its_end_does_not_say_where_it_is(
+    version: int, refused: ErrorCode
+) -> None:
+    """Clients were told of a later one: KIP-207."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(3, base_timestamp_ms=1_000, max_timestamp_ms=1_002))
+        world.log().opening = _HeldMore()
+        for time_ms, error, offset in (
+            (-2, ErrorCode.NONE, 0),
+            (-1, refused, -1),
+            (1_001, ErrorCode.NONE, 1),
+            (9_000, refused, -1),
+        ):
+            part = ListOffsetsPartition(0, timestamp_ms=time_ms)
+            asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+            answer = await peer.ask(ApiKey.LIST_OFFSETS, asked, version)
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.offset) == (error, offset), time_ms
+
+    run(scenario)
+
+
 def test_entries_of_both_protocols_in_one_answer() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

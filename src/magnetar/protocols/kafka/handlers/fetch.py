@@ -75,6 +75,9 @@ GREATEST_TIME: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 """Of what Kafka has moved to remote storage: nothing is."""
+ASKS_NO_END: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
+OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+"""Version of LIST_OFFSETS."""
 
 
 READ_COMMITTED: Final = 1
@@ -185,7 +188,7 @@ class _Collected:
                 most = min(self._left, part.partition_bytes_max)
                 if most > 0 or not self.size:
                     await self._read(found, partition, part.fetch_offset, end_offset, max(most, 1))
-        except _EpochError as error:
+        except _CodeError as error:
             found.error_code = error.code
         except MagnetarError as error:
             found.error_code = error_code(error)
@@ -222,8 +225,8 @@ class _Collected:
         self._left -= batches.size
 
 
-class _EpochError(MagnetarError):
-    """The client knows another epoch of the partition's leader than this one's."""
+class _CodeError(MagnetarError):
+    """The client is told that code."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -234,9 +237,7 @@ def _check_epoch(partition: Partition, epoch: int) -> None:
     own = partition.log.epoch
     if epoch >= 0 and epoch != own:
         older = epoch < own
-        raise _EpochError(
-            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-        )
+        raise _CodeError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 async def read_batches(
@@ -314,11 +315,25 @@ async def list_offsets(
                 if committed and not partition.transactions.known:
                     await partition.know_transactions()
                 await _list(partition, part, committed, listed)
-            except _EpochError as error:
+                _check_end_known(partition, part.timestamp_ms, listed, head.version)
+            except _CodeError as error:
                 listed.error_code = error.code
             except MagnetarError as error:
                 listed.error_code = error_code(error)
     return answer
+
+
+def _check_end_known(
+    partition: Partition, time_ms: int, listed: ListedPartition, version: int
+) -> None:
+    """A new leader that may not show all of its log yet says nothing of its end: clients have been
+    told of a later one (KIP-207). What was found before that stands."""
+    whole = partition.positions.end_offset >= partition.log.opening.end_offset
+    if whole or time_ms in ASKS_NO_END or (time_ms >= 0 and listed.offset >= 0):
+        return
+    listed.offset = listed.timestamp_ms = -1
+    known = version >= OFFSET_NOT_AVAILABLE_SINCE
+    raise _CodeError(ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 async def _list(
@@ -387,7 +402,7 @@ async def _epoch_end(session: KafkaSession, name: str, part: EpochPartition) -> 
         partition = await session.services.partition(name, part.partition, session)
         _check_epoch(partition, part.current_leader_epoch)
         found.leader_epoch, found.end_offset = await partition.log.epochs.end_of(part.leader_epoch)
-    except _EpochError as error:
+    except _CodeError as error:
         found.error_code = error.code
     except MagnetarError as error:
         found.error_code = error_code(error)

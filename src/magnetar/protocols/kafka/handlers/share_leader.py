@@ -93,7 +93,9 @@ class ShareLeader:
         record = kept.record
         if record is None:
             raise StateRefusedError(kept.error, kept.why)
-        begin, end = await partition.start_offset(), partition.positions.end_offset
+        begin = await partition.start_offset()
+        # What cannot be read yet was there before, and members may have had it of a former leader.
+        end = max(partition.positions.end_offset, partition.log.opening.end_offset)
         is_new = record.image.start < 0
         if is_new:
             record = record._replace(image=ShareImage(begin if settings.earliest else end))

@@ -44,6 +44,39 @@ def test_as_a_list_has_it(seed: int) -> None:
         assert places.offset(places.position(offset)) == offset
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_held_and_not_readable_yet_has_its_places(seed: int) -> None:
+    """Acknowledgements, new cursors and readers go by it; reading does not."""
+    rng = random.Random(seed)
+    span = rng.choice((7, 50, 1 << 31))
+    places, starts, end = filled(rng, span)
+    more, log_end = [], end
+    for _ in range(rng.randrange(1, 20)):
+        more.append(log_end)
+        log_end += rng.choice((1, 1, 3, 9))
+    places.hold(more, log_end)
+    positions, order = PartitionPositions(places), OffsetOrder(places)
+    whole = starts + more
+    while True:
+        assert (places.end, places.log_end) == (end, log_end)
+        assert positions.held == places.position(whole[-1])
+        assert positions.readable == places.position(max(starts, default=places.start - 1))
+        for offset in range(places.start, log_end + 3):
+            assert places.next_held(offset) == min(
+                [s for s in whole if s >= offset], default=log_end
+            )
+            assert places.last_held(offset) == max([s for s in whole if s <= offset], default=-1)
+        assert order.mark_before(LATEST) == places.position(log_end - 1)
+        assert order.mark_before(places.position(more[-1])) == places.position(more[-1] - 1)
+        assert order.last_at(LATEST) == places.position(log_end - 1)
+        if end == log_end:
+            break
+        place = more.index(end)  # the next one is committed
+        end = more[place + 1] if place + 1 < len(more) else log_end
+        places.add(more[place], end)
+        starts = [*starts, more[place]]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_positions_step_over_gaps(seed: int) -> None:
     rng = random.Random(seed)
