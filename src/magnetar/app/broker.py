@@ -32,6 +32,7 @@ from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.sharing.led_topics import LedTopics
 from magnetar.cluster.sharing.shared_topics import SharedTopics
+from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig, TlsConfig
 from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
@@ -397,7 +398,14 @@ class Broker:
         self._scope.spawn(steering.run(), "read-only brokers")
 
     async def _close_topics(self, bundle: Bundle) -> TellClients:
-        return await self.topics.hand_over(bundle.holds)
+        return await self.topics.hand_over(
+            lambda name: bundle.holds(name) and not self._led_here(name)
+        )
+
+    def _led_here(self, name: TopicName) -> bool:
+        """It stays, whoever has its bundle: who leads its log serves it."""
+        replication = self.replication
+        return replication is not None and replication.known(name) == replication.me
 
     async def _before_drain(self, bundles: SharedTopics) -> None:
         await cut_large_bundles(bundles, [topic.name for topic in self.topics.loaded()])
