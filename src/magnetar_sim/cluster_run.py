@@ -21,6 +21,7 @@ from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
 from magnetar_sim.brokers.broker_run import BrokerRun, has_brokers
 from magnetar_sim.brokers.keyed_run import KeyedRun
+from magnetar_sim.brokers.led_run import LedRun
 from magnetar_sim.brokers.read_only_run import ReadOnlyRun
 from magnetar_sim.brokers.steered_run import SteeredRun
 from magnetar_sim.cluster.abreast_workload import CRASHED_SHARE, AbreastWriter
@@ -492,11 +493,12 @@ KINDS: Final[Mapping[str, type[_Run | BrokerRun | RepairRun | ReplicaRun]]] = {
     "replicated": ReplicaRun,
     "compacted": CompactedRun,
     "keyed": KeyedRun,
+    "led": LedRun,
     "tabled": TabledRun,
     "abreast": AbreastRun,
 }
 """Runs that have something beside it: with brokers, read-only ones beside the owners, and policies
 that say who is served by these; queries that write by staged ledgers; auto-recovery, and bookies
 that are lost for good; replicas of partitions; a log that is compacted beside the ledgers;
-subscriptions that are shared by key; tables that take their topics; a client that writes many
-ledgers at once."""
+subscriptions that are shared by key; topics on partitions that brokers replicate; tables that take
+their topics; a client that writes many ledgers at once."""

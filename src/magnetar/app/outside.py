@@ -19,6 +19,7 @@ from uuid import UUID
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, Config
+from magnetar.env.data_dir import DataDir
 from magnetar.env.descriptors import raise_limit
 from magnetar.env.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
@@ -39,7 +40,8 @@ class Outside:
     none). ``make_bookie`` makes a bookie whose directories lie on ``disk``. ``clock_s`` gives
     seconds since 1970. ``random`` also makes tokens that nobody must guess.
     ``descriptors_max``: files and connections that this process may have open. ``make_history``:
-    what reads ledgers that are in tables only.
+    what reads ledgers that are in tables only. ``lock_directory`` keeps other processes out of a
+    directory, for a role, and gives what lets go of it; raises ``StartError``.
     """
 
     process: str
@@ -50,6 +52,7 @@ class Outside:
     random: random.Random
     descriptors_max: int
     make_history: Callable[[], ProcessHistory]
+    lock_directory: Callable[[Path, str], Callable[[], None]]
 
     def clock_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -76,6 +79,7 @@ def real() -> Outside:
         random=random.SystemRandom(),
         descriptors_max=raise_limit(),
         make_history=TableHistory,
+        lock_directory=lambda path, role: DataDir.open(path, role).close,
     )
 
 

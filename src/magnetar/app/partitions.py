@@ -13,7 +13,6 @@ from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import Cluster
 from magnetar.config import Config, PartitionConfig
-from magnetar.env.data_dir import DataDir
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.log.engines.partition_store import PartitionLogStore
@@ -59,8 +58,8 @@ async def open_partitions(process: Process, cluster: Cluster) -> PartitionLeadin
     path = config.partition.directory
     if path == NOT_SET:
         return None
-    lock = DataDir.open(path, "partitions")  # two processes would write the same files
-    stack.callback(lock.close)
+    # Two processes would write the same files.
+    stack.callback(outside.lock_directory(path, "partitions"))
     scope = TaskScope("partitions", ends_role(process.fate.fail))
     host = await PartitionHost.open(
         outside.disk,

@@ -19,10 +19,12 @@ from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
+from magnetar_sim.brokers import deduplication
 from magnetar_sim.brokers.broker_faults import BrokerFaults
 from magnetar_sim.brokers.broker_moves import BrokerMoves
 from magnetar_sim.brokers.broker_watch import BrokerWatch
 from magnetar_sim.brokers.brokers import BROKER_PORT, BrokerMachine, plan_brokers
+from magnetar_sim.brokers.bundle_owners import BundleOwners
 from magnetar_sim.brokers.deduplication import Deduplication
 from magnetar_sim.brokers.pulsar_client import PulsarClient
 from magnetar_sim.brokers.topic_consumers import ConsumerPlan, TopicConsumer
@@ -90,21 +92,23 @@ class BrokerRun:
 
     _keys = 0
     """How many keys entries have; 0: they have none."""
+    _deduplication_share = deduplication.SHARE
+    _followed = True
+    """Others than the owner may read the logs."""
+    _owners = BundleOwners
+    """What knows who serves which topic."""
 
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
         self.loop = loop
         self.trace = trace
         self.random = rng = random.Random(f"{seed}/broker run")
-        self._deduplication = Deduplication(seed)
+        self._deduplication = Deduplication(seed, self._deduplication_share)
         ledger = self._deduplication.retained(plan_ledgers(rng))
         bookies = ledger.ensemble_size + rng.choice((0, 1))
         plan = replace(plan_cluster(rng, bookies, ledger), v3_only=False)
         self.cluster = Cluster(loop, seed, plan, trace, metrics)
-        names = self._names = dict[str, None]()
-        self.watch = BrokerWatch(
-            loop.time, self.cluster.broken, self.cluster.count, lambda name: name in names
-        )
-        self.watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
+        self._names = dict[str, None]()
+        self.watch = self._new_watch(ledger)
         self.cluster.network.tap = self._tap
         brokers = plan_brokers(rng)
         # By a generator of its own: the other seeds stay what they were.
@@ -139,7 +143,7 @@ class BrokerRun:
             BrokerMachine(self.cluster, f"k{i + 1}", brokers.config, random.Random(f"{seed}/k{i}"))
             for i in range(brokers.brokers)
         ]
-        names.update(dict.fromkeys(broker.name for broker in self.brokers))
+        self._names.update(dict.fromkeys(broker.name for broker in self.brokers))
         self.clients: list[PulsarClient] = []
         self.producers: list[TopicProducer] = []
         self.consumers: list[TopicConsumer] = []
@@ -159,6 +163,14 @@ class BrokerRun:
         self._moves = random.Random(f"{seed}/moves 1")
         self._cuts = random.Random(f"{seed}/cuts 1")
         self._bug: str | None = None
+
+    def _new_watch(self, ledger: LedgerConfig) -> BrokerWatch:
+        cluster, names = self.cluster, self._names
+        watch = BrokerWatch(
+            self.loop.time, cluster.broken, cluster.count, lambda name: name in names, self._owners
+        )
+        watch.trims = ledger.retention_ms == 0 or ledger.retention_bytes == 0
+        return watch
 
     def _configured(self, config: BrokerConfig) -> BrokerConfig:
         if self._expires:
@@ -226,7 +238,7 @@ class BrokerRun:
         faults = self._plan_faults(begin_s)
         if self._deletes:
             self._plan_deletions(begin_s)
-        elif self._follower_random.random() < FOLLOWERS_SHARE:
+        elif self._followed and self._follower_random.random() < FOLLOWERS_SHARE:
             faults.append(self._add_followers(begin_s))
         while self.loop.time() < begin_s + HEAL_S:
             await asyncio.sleep(0.5)

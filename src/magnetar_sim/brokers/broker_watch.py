@@ -79,6 +79,7 @@ class BrokerWatch:
         broken: Callable[[str], None],
         count: Callable[[str], None],
         is_broker: Callable[[str], bool],
+        owners: type[BundleOwners] = BundleOwners,
     ) -> None:
         self.now_s = now_s
         self.count = count
@@ -88,7 +89,7 @@ class BrokerWatch:
         self.expiry = Expiry()
         self.unacked_max = 0
         """Messages out at a shared consumer at which it gets no more."""
-        self.owners = BundleOwners(self.number_of, is_broker, broken, count, self.closed)
+        self.owners = owners(self.number_of, is_broker, broken, count, self.closed)
         self.bindings = BindingWatch(self.number_of, self.owners, count)
         self._broken = broken
         self._processes: dict[SimProcess, int] = {}

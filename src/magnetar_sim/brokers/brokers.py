@@ -29,7 +29,9 @@ from magnetar.config import (
     BrokerConfig,
     Config,
     ConnectionsConfig,
+    KafkaConfig,
     MetadataConfig,
+    PartitionConfig,
 )
 from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
@@ -99,10 +101,12 @@ class BrokerMachine:
         """It stays down until somebody starts it."""
         self.config = config
         self.connections = ConnectionsConfig()
+        self.kafka = KafkaConfig()
+        self.partition = PartitionConfig()
         self.make_history: Callable[[], ProcessHistory] = NoHistory
         """What reads ledgers that are in tables only."""
         self._random = rng
-        self._disk = SimDisk(cluster.loop, rng)
+        self.disk = SimDisk(cluster.loop, rng)
         self._stopped: asyncio.Event | None = None
 
     @property
@@ -141,12 +145,14 @@ class BrokerMachine:
             ledger=plan.ledger,
             broker=self._config_here(),
             connections=self.connections,
+            kafka=replace(self.kafka, host=self.name),
+            partition=self.partition,
             metadata=MetadataConfig(session_timeout_ms=int(plan.session_timeout_s * 1000)),
         )
         outside = simulated(
             process,
             cluster.metadata,
-            self._disk,
+            self.disk,
             self._random,
             _no_bookie,
             self.skew,
@@ -230,6 +236,7 @@ class BrokerMachine:
             self.cluster.trace.note(self.name, how)
             process.kill()
             self.cluster.network.process_ended(process, silently=power)
+            self.disk.crash(power)
 
     def _restart_later(self, delay_s: float) -> None:
         """The supervisor's; called by nobody's code, so that it outlives the process."""

@@ -21,9 +21,9 @@ class Deduplication:
     """Of the run of ``seed``. By a generator of its own: the other runs stay what they were. (Its
     number leaves those seeds without it that tests hold on to.)"""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, share: float = SHARE) -> None:
         self.random = rng = random.Random(f"{seed}/deduplication 1")
-        self.on = rng.random() < SHARE
+        self.on = rng.random() < share
         self.repeats = rng.choice((0.3, 1.0)) if self.on else 0.0
         """The chance that a producer that comes back sends again what was answered."""
         self._snapshot_entries = rng.choice((1, 4, 30))

@@ -51,7 +51,7 @@ class ConsumerPlan:
     priority: int = 0
 
 
-class _Got(NamedTuple):
+class Got(NamedTuple):
     position: Position
     content: Content
     bits: int
@@ -75,11 +75,11 @@ class TopicConsumer:
         """It has unsubscribed."""
         self._random = rng
         self._consumer_id = client.new_id()
-        self._queue: deque[_Got] = deque()
+        self._queue: deque[Got] = deque()
         self._taken = 0
         """Messages taken from the queue that the broker was not told of as permits."""
         self._link: Link | None = None
-        self._refused: list[_Got] = []
+        self._refused: list[Got] = []
         self._seen: list[Position] = []
         self._times: list[int] = []
         self._seek_to: MessageIdData | int | None = None
@@ -103,6 +103,7 @@ class TopicConsumer:
             except LinkError:
                 pass
             self._link = None
+            self._lost(self._queue)
             self._queue.clear()
             self._refused.clear()
             await asyncio.sleep(RETRY_S * (0.2 + self._random.random()))
@@ -138,6 +139,7 @@ class TopicConsumer:
         self._taken = 0
         self._link = link
         self._flow(link, self.plan.queue)
+        self._is_back(link)
         if link.gone:
             raise LinkError("the connection is gone")
         while not gone.is_set():
@@ -156,6 +158,12 @@ class TopicConsumer:
                     await gone.wait()
             except TimeoutError:
                 continue
+
+    def _lost(self, in_hand: Sequence[Got]) -> None:
+        """Its connection has ended, or it was closed; that is not acknowledged."""
+
+    def _is_back(self, link: Link) -> None:
+        """It is connected again."""
 
     def _leaves(self) -> bool:
         leaves = self.plan.leaves
@@ -198,7 +206,7 @@ class TopicConsumer:
             return
         position = position_of(command.message.message_id)
         bits = bits_of(command.message.ack_set, len(content.texts))
-        self._queue.append(_Got(position, content, bits))
+        self._queue.append(Got(position, content, bits))
 
     def _flow(self, link: Link, permits: int) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)
@@ -206,7 +214,7 @@ class TopicConsumer:
         command.flow.messagePermits = permits
         link.send(command)
 
-    def _take(self, link: Link) -> _Got:
+    def _take(self, link: Link) -> Got:
         got = self._queue.popleft()
         self._taken += len(got.content.texts)
         if self._taken >= max(1, self.plan.queue // 2):
@@ -228,12 +236,12 @@ class TopicConsumer:
             if plan.think_s:
                 await asyncio.sleep(plan.think_s * rng.random())
 
-    def _note(self, batch: Sequence[_Got]) -> None:
+    def _note(self, batch: Sequence[Got]) -> None:
         self._begin = batch[-1].position
         self._seen.append(batch[-1].position)
         self._times.append(batch[-1].content.publish_time_ms)
 
-    def _act(self, link: Link, batch: Sequence[_Got]) -> None:
+    def _act(self, link: Link, batch: Sequence[Got]) -> None:
         rng, plan = self._random, self.plan
         refused = [got for got in batch if not self.still and rng.random() < plan.refuses]
         if refused:
@@ -250,7 +258,7 @@ class TopicConsumer:
             return
         self._ack(link, [self._id(got) for got in taken], CommandAck.Individual)
 
-    def _id(self, got: _Got) -> MessageIdData:
+    def _id(self, got: Got) -> MessageIdData:
         """Of the whole entry, or of some messages of a batch."""
         made = message_id(got.position)
         size = len(got.content.texts)

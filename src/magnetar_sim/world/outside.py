@@ -53,4 +53,6 @@ def simulated(
         random=rng,
         descriptors_max=DESCRIPTORS_MAX,
         make_history=make_history,
+        # A machine here runs one process at a time.
+        lock_directory=lambda _path, _role: lambda: None,
     )

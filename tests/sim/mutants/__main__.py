@@ -29,6 +29,7 @@ from tests.sim.mutants.deduplicated import DEDUPLICATED
 from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.keyed import KEYED
+from tests.sim.mutants.led import LED
 from tests.sim.mutants.logs import LOGS
 from tests.sim.mutants.machines import MACHINES
 from tests.sim.mutants.mutant import Found, Mutant, search, transcript
@@ -51,7 +52,8 @@ FAILURE_WIDTH = 140
 MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED, *OWNERS, *READ_ONLY, *STEERED, *STAGED,
-    *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *TABLED, *ABREAST,
+    *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *LED, *TABLED,
+    *ABREAST,
 )  # fmt: skip
 
 
