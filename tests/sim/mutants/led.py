@@ -11,7 +11,6 @@ from magnetar.log.engines.company import PartitionCompany
 from magnetar.log.partition.hosting import HostedReplica
 from magnetar.log.partition.serving.cursor import PartitionCursor
 from magnetar.log.partition.serving.partition_log import PartitionLog
-from magnetar.log.partition.serving.positions import OffsetOrder
 from magnetar.model.ids import Position
 from tests.sim.mutants.mutant import Mutant, replaced
 
@@ -58,17 +57,6 @@ def _closes_with_its_bundle() -> AbstractContextManager[None]:
     return replaced((Broker, "_led_here", lambda *_: False))
 
 
-def _says_end_too_early() -> AbstractContextManager[None]:
-    """A new cursor begins behind what can be read, whatever the log holds."""
-    original = OffsetOrder.mark_before
-
-    def mark_before(self: Any, start: Position) -> Position:
-        places = self._places
-        return min(original(self, start), places.position(places.end - 1))
-
-    return replaced((OffsetOrder, "mark_before", mark_before))
-
-
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, kind="led")
 
@@ -79,5 +67,4 @@ LED = (
     _mutant("a former leader's log goes on", _never_hears_of_another),
     _mutant("a new leader passes over acknowledgements", _passes_over_what_is_held),
     _mutant("a led topic closes with its bundle", _closes_with_its_bundle),
-    _mutant("a new cursor begins before a log's end", _says_end_too_early),
 )

@@ -32,7 +32,10 @@ class PartitionPositions:
 
     @property
     def held(self) -> Position:
-        return self.previous_position(self._places.position(self._places.log_end))
+        places = self._places
+        if places.end >= places.held_end:
+            return self.readable
+        return self.previous_position(places.position(places.held_end))
 
     def next_position(self, position: Position) -> Position:
         places = self._places
