@@ -39,7 +39,7 @@
 #                           table and back, compared; how far it is behind at 20 000 a second
 #                           (docs/tables.md)
 #   make bench              the measurements, into bench/
-#   make bench-peers KEPT=dir [PARTS="pulsar kafka bookies spark"] [ROUNDS=n] [QUICK=1]   beside Pulsar,
+#   make bench-peers KEPT=dir [PARTS="pulsar topics kafka bookies spark"] [ROUNDS=n] [QUICK=1]   beside Pulsar,
 #                           Kafka, BookKeeper, and Spark's own source and sink for Kafka, in turns, and
 #                           one table of ratios; hours. Needs Maven and a Java compiler, and fetches
 #                           the peers into dir, which stays

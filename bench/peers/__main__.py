@@ -1,6 +1,6 @@
 """Every peer beside us, one after the other, and one table of ratios.
 
-    python -m bench.peers --kept DIR [--rounds 3] [--quick] [--parts pulsar kafka bookies spark]
+    python -m bench.peers --kept DIR [--rounds 3] [--quick] [--parts PART...]
 
 ``DIR``, outside the tree, is where Maven fetches the peers to (``DIR/pulsar``, ``DIR/kafka``,
 ``DIR/bookkeeper``), and they stay. Each part is a program of its own (``PARTS``) and writes its
@@ -28,18 +28,22 @@ from bench.trees import ROOT
 
 @dataclass(frozen=True)
 class Part:
-    """``name``: of its program, its results, and where it is kept; ``read``: its results."""
+    """``program``: with its arguments; ``kept``: where its peer is; ``results``: their name;
+    ``read`` takes them."""
 
     program: str
     kept: str
     read: Callable[[Mapping[str, Any]], list[summary.Compared]]
+    results: str
+    arguments: tuple[str, ...] = ()
 
 
 PARTS: Final = {
-    "pulsar": Part("pulsar_beside", "pulsar", summary.of_pulsar),
-    "kafka": Part("kafka_engines", "kafka", summary.of_kafka),
-    "bookies": Part("bookies", "bookkeeper", summary.of_bookies),
-    "spark": Part("spark_kafka", "kafka", summary.of_spark),
+    "pulsar": Part("pulsar_beside", "pulsar", summary.of_pulsar, "pulsar_beside"),
+    "topics": Part("pulsar_beside", "pulsar", summary.of_pulsar, "pulsar_topics", ("--topics",)),
+    "kafka": Part("kafka_engines", "kafka", summary.of_kafka, "kafka_engines"),
+    "bookies": Part("bookies", "bookkeeper", summary.of_bookies, "bookies"),
+    "spark": Part("spark_kafka", "kafka", summary.of_spark, "spark_kafka"),
 }
 COLUMNS: Final = ("peer", "load", *summary.LOAD, "goal", "goal of p99")
 
@@ -47,9 +51,9 @@ COLUMNS: Final = ("peer", "load", *summary.LOAD, "goal", "goal of p99")
 def run(part: Part, kept: Path, rounds: int, quick: bool) -> bool:
     command = [
         sys.executable, "-m", f"bench.peers.{part.program}", "--kept", str(kept / part.kept),
-        "--rounds", str(rounds), *(["--quick"] if quick else []),
+        "--rounds", str(rounds), *(["--quick"] if quick else []), *part.arguments,
     ]  # fmt: skip
-    print(f"== {part.program}", flush=True)
+    print(f"== {part.results}", flush=True)
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
@@ -57,7 +61,7 @@ def page() -> tuple[dict[str, object], str]:
     """The report and the text, of the results that are there."""
     rows, taken = [], []
     for name, part in PARTS.items():
-        file = results.RESULTS / f"{part.program}.json"
+        file = results.RESULTS / f"{part.results}.json"
         if not file.exists():
             taken.append([name, "no result yet", "", "", ""])
             continue

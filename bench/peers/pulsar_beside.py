@@ -1,6 +1,6 @@
 """A standalone of ours beside Pulsar's, under Pulsar's own clients in Java.
 
-    python -m bench.peers.pulsar_beside --kept DIR [--rounds 3] [--quick] [--rows WORD...]
+    python -m bench.peers.pulsar_beside --kept DIR [--rounds 3] [--quick] [--rows WORD...|--topics]
 
 ``DIR``, outside the tree, is where Pulsar is fetched to, and stays. One system at a time, on an
 empty directory of the same disk, the other one stopped; one bookie each, which syncs its journal.
@@ -9,9 +9,9 @@ time per message is the comparison**. Sides take turns, and who is first changes
 round; each is warmed first. A ratio above 1 is ours ahead: our rate by Pulsar's; Pulsar's CPU time,
 latency, seconds or memory by ours.
 
-A load's CPU time is counted from when its producers are there. Growth with topics is measured after
-the restart: a client of ours opens them, 200 at a time, and ``pulsar-perf`` publishes to them round
-robin. Who has not opened so many in ten minutes has no row of them.
+A load's CPU time is counted from when its producers are there. ``--topics`` measures growth with
+topics instead, by itself: a client of ours opens them, 200 at a time, and ``pulsar-perf`` publishes
+to them round robin. Who has not opened so many in ten minutes has no row of them.
 
 With ``--quick`` each row has a tenth of its messages, or of its topics: does it work?
 """
@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -179,19 +180,24 @@ def grow(side: Side, port: int, count: int, rows: dict[str, list[float]]) -> boo
     return True
 
 
-def one_side(
-    start: Callable[[Path], AbstractContextManager[Endpoint]],
-    jars: PulsarJars,
-    chosen: list[Row],
-    growth: tuple[int, ...],
-    share: int,
-    rows: dict[str, list[float]],
+Start = Callable[[Path], AbstractContextManager[Endpoint]]
+Measured = Callable[[Start, PulsarJars, dict[str, list[float]]], None]
+"""What is measured of one side; the rows are added to."""
+
+
+def warmed(endpoint: Endpoint, jars: PulsarJars, folder: Path, share: int) -> Side:
+    side = Side(endpoint, Perf(jars.perf, folder, endpoint), share)
+    for row in ROWS[:2]:
+        side.load(row, "warm")
+    return side
+
+
+def loads(
+    chosen: list[Row], share: int, start: Start, jars: PulsarJars, rows: dict[str, list[float]]
 ) -> None:
     with work_directory() as folder:
         with start(folder) as endpoint:
-            side = Side(endpoint, Perf(jars.perf, folder, endpoint), share)
-            for row in ROWS[:2]:
-                side.load(row, "warm")
+            side = warmed(endpoint, jars, folder, share)
             for row in chosen:
                 side.measure(row, rows)
             before = side.cpu_s()
@@ -200,18 +206,18 @@ def one_side(
             rows["memory after it, MiB"].append(side.memory_mib())
         with start(folder) as endpoint:
             rows["restart with that data, s"].append(endpoint.ready_s)
-            side = Side(endpoint, Perf(jars.perf, folder, endpoint), share)
-            for row in ROWS[:2] if growth else ():
-                side.load(row, "warm")
-            for count in growth:
-                if not grow(side, endpoint.broker_port, count // share, rows):
-                    break
 
 
-def run(
-    jars: PulsarJars, chosen: list[Row], growth: tuple[int, ...], rounds: int, share: int
-) -> Found:
-    sides: dict[str, Callable[[Path], AbstractContextManager[Endpoint]]] = {
+def growth(share: int, start: Start, jars: PulsarJars, rows: dict[str, list[float]]) -> None:
+    with work_directory() as folder, start(folder) as endpoint:
+        side = warmed(endpoint, jars, folder, share)
+        for count in GROWTH:
+            if not grow(side, endpoint.broker_port, count // share, rows):
+                break
+
+
+def run(jars: PulsarJars, measured: Measured, rounds: int) -> Found:
+    sides: dict[str, Start] = {
         OURS: ours_on,
         PULSAR: lambda folder: pulsar_on(folder, jars.server),
     }
@@ -220,7 +226,7 @@ def run(
         turns = list(sides) if number % 2 == 0 else list(reversed(sides))
         for name in turns:
             began = time.monotonic()
-            one_side(sides[name], jars, chosen, growth, share, found[name])
+            measured(sides[name], jars, found[name])
             took_s = time.monotonic() - began
             print(f"round {number + 1} of {rounds}, {name}: {took_s:.0f} s", flush=True)
     return found
@@ -240,12 +246,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the load: does it work?")
     parser.add_argument("--rows", nargs="*", default=[""], help="those with these words only")
+    parser.add_argument("--topics", action="store_true", help="growth with topics, and no rows")
     given = parser.parse_args()
     chosen = [row for row in ROWS if any(word in row.name for word in given.rows)]
-    growth = GROWTH if any(word in "topics" for word in given.rows) else ()
+    share = 10 if given.quick else 1
     where = machine()
     jars = fetched_pulsar(given.kept)
-    found = run(jars, chosen, growth, given.rounds, 10 if given.quick else 1)
+    measured = partial(growth, share) if given.topics else partial(loads, chosen, share)
+    found = run(jars, measured, given.rounds)
     cells = []
     for row, own in found[OURS].items():
         its = found[PULSAR].get(row)
@@ -255,7 +263,8 @@ def main() -> None:
         medians = statistics.median(own), statistics.median(its)
         cells.append([row, *(f"{value:.4g}" for value in medians), ratio(row, *medians)])
     text = results.table(["medians", OURS, f"{PULSAR} 4.0.8", "ratio"], cells)
-    results.store("pulsar_beside", {"rounds": found}, text, where)
+    name = "pulsar_topics" if given.topics else "pulsar_beside"
+    results.store(name, {"rounds": found}, text, where)
 
 
 if __name__ == "__main__":
