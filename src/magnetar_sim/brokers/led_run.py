@@ -31,8 +31,6 @@ DIRECTORY: Final = Path("/partitions")
 SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 1))
 """Brokers, replicas, ``min_isr``."""
 SEGMENT_BYTES: Final = (1 << 14, 1 << 30)
-
-
 LATE_SHARE: Final = 0.5
 FAR_SHARE: Final = 0.5
 """Of the runs: brokers are far from one another, so that high watermarks trail."""

@@ -471,6 +471,14 @@ def test_a_former_owner_forgets_nothing_that_a_later_one_stored() -> None:
     run_virtual(scenario())
 
 
+async def watched(world: World) -> tuple[ManagedLog, list[LogFencedError]]:
+    """The log, opened by an owner, and what it was lost for."""
+    told: list[LogFencedError] = []
+    log = await Process(world).store(CONFIG).open(NAME)
+    log.watch_lost(told.append)
+    return log, told
+
+
 Acknowledges = Callable[[Cursor, list[Position]], object]
 SHAPES: dict[str, Acknowledges] = {
     "one": lambda cursor, news: cursor.acknowledge(news[:1]),
@@ -502,9 +510,7 @@ def test_a_former_owner_confirms_nothing_of_what_only_a_later_one_has(shape: str
     async def scenario() -> None:
         world = World()
         positions = await filled(world)
-        told: list[LogFencedError] = []
-        old = await Process(world).store(CONFIG).open(NAME)
-        old.watch_lost(told.append)
+        old, told = await watched(world)
         cursor = await old.cursors.open("s", EARLIEST)
         cursor.acknowledge_cumulative(positions[-1])
         await cursor.wait_stored()
@@ -546,9 +552,7 @@ def test_a_log_that_only_acknowledges_hears_that_it_is_lost() -> None:
     async def scenario() -> None:
         world = World()
         positions = await filled(world)
-        told: list[LogFencedError] = []
-        old = await Process(world).store(CONFIG).open(NAME)
-        old.watch_lost(told.append)
+        old, told = await watched(world)
         cursor = await old.cursors.open("s", EARLIEST)
         await Process(world).store(CONFIG).open(NAME)
         assert not told
