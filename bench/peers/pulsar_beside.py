@@ -233,7 +233,7 @@ def run(jars: PulsarJars, measured: Measured, rounds: int) -> Found:
 
 
 def ratio(row: str, own: float, its: float) -> str:
-    """Above 1: ours is ahead. None where one side had nothing to tell."""
+    """Above 1: ours is ahead. Empty where one side had nothing to tell."""
     if not own or not its:
         return ""
     found = own / its if row.endswith(("msg/s", "topics/s")) else its / own
