@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from magnetar.bookie.core import AddDone, RunsDone
+from magnetar.bookie.core import AddDone, LacSource, RunsDone
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import (
     FencedError,
@@ -179,8 +179,11 @@ class MemoryBookie:
             raise UnauthorizedError(f"ledger {ledger_id}: another master key")
         ledger.explicit_lac = body
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        return False
+    def add_lac_source(self, source: LacSource) -> None:
+        pass
+
+    def remove_lac_source(self, source: LacSource) -> None:
+        pass
 
     async def force(self, ledger_id: int) -> None:
         self.forced.append(ledger_id)

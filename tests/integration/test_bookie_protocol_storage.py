@@ -160,6 +160,44 @@ def test_the_client_of_the_same_process_answers_as_the_one_over_tcp(tmp_path: Pa
     asyncio.run(scenario())
 
 
+def test_the_bookie_asks_the_writers_of_its_process(tmp_path: Path) -> None:
+    """Readers over TCP see what they have confirmed, also those that wait for it."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as (bookie, server):
+            local = LocalBookie(BookieId("b"), bookie)
+            remote = BookieConnection(BookieId("b"), fixed_address("127.0.0.1", server.port))
+            lacs = {8: 5}
+            asked: list[int] = []
+
+            def source(ledger_id: int) -> tuple[int, bytes] | None:
+                asked.append(ledger_id)
+                lac = lacs.get(ledger_id)
+                return None if lac is None else (lac, DIGEST.build_lac(lac))
+
+            local.ask_for_lacs(source)
+            assert await add(local, [0, 1]) == {None}
+            before = bookie._appended_bytes()
+            assert (await remote.read_lac(7)).explicit_lac is None, "nobody here writes it"
+            lacs[7] = 0
+            assert (await remote.read_lac(7)) == (0, entry(1), DIGEST.build_lac(0))
+            waiting = asyncio.ensure_future(remote.wait_lac(7, 0, 30.0))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+            lacs[7] = 1
+            assert (await waiting).last_add_confirmed == 1
+            del lacs[7]
+            assert (await local.read_lac(7)).last_add_confirmed == 1, "it does not go back"
+            assert bookie._appended_bytes() == before, "and costs the journal nothing"
+            await local.close()
+            asked.clear()
+            assert (await remote.read_lac(7)).last_add_confirmed == 1
+            assert not asked, "its process has closed its client"
+            await remote.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_lac_told_within_the_process_costs_the_journal_nothing(tmp_path: Path) -> None:
     """Of a thousand quiet topics each would be a commit; over TCP it is durable, as ever."""
 
@@ -175,9 +213,6 @@ def test_a_lac_told_within_the_process_costs_the_journal_nothing(tmp_path: Path)
             await local.write_lac(7, KEY, 1, DIGEST.build_lac(1))
             assert bookie._appended_bytes() == before
             assert (await remote.read_lac(7)).explicit_lac == DIGEST.build_lac(1)
-            assert local.write_lac_nowait(7, KEY, 2, DIGEST.build_lac(2))
-            assert bookie._appended_bytes() == before
-            assert (await remote.read_lac(7)).explicit_lac == DIGEST.build_lac(2)
             await remote.write_lac(7, KEY, 3, DIGEST.build_lac(3))
             assert bookie._appended_bytes() > before
             await local.close()

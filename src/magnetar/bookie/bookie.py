@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.core import RunsDone
+from magnetar.bookie.core import LacSource, RunsDone
 from magnetar.bookie.disk_fit import fitted
 from magnetar.bookie.journal.journal import Done, Journal
 from magnetar.bookie.journal.journal_files import JournalDirectory
@@ -299,9 +299,13 @@ class Bookie:
         """See ``BookieCore.write_lac``. Raises ``BadRequestError`` for a large ``body``."""
         await self._fences.write_lac(ledger_id, master_key, lac, body, durable)
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """See ``LocalCore.write_lac_nowait``. Raises as ``write_lac``."""
-        return self._fences.write_lac_nowait(ledger_id, master_key, lac, body)
+    def add_lac_source(self, source: LacSource) -> None:
+        """See ``LocalCore.add_lac_source``."""
+        self._fences.lac_sources.append(source)
+
+    def remove_lac_source(self, source: LacSource) -> None:
+        """See ``LocalCore.remove_lac_source``."""
+        self._fences.lac_sources.remove(source)
 
     async def read_lac(self, ledger_id: int, flags: int = 0, master_key: bytes = b"") -> LacReply:
         """The highest LAC heard of and the entry of highest id. Raises ``NoLedgerError`` (not
@@ -313,6 +317,7 @@ class Bookie:
         last = None
         if ledger.last_entry_id >= 0:
             last = await self.read_entry(ledger_id, ledger.last_entry_id)
+        self._fences.ask_for_lac(ledger)
         return LacReply(max(ledger.lac, ledger.explicit_lac), last, ledger.lac_body or None)
 
     async def force(self, ledger_id: int) -> None:

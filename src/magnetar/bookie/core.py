@@ -24,6 +24,10 @@ RunsDone: TypeAlias = Callable[[MagnetarError | None, Sequence[AddRun], Sequence
 all (no ids)."""
 
 
+LacSource: TypeAlias = Callable[[int], tuple[int, bytes] | None]
+"""``source(ledger_id)``: as ``ledger.bookies.LacSource``."""
+
+
 class KnownLac(Protocol):
     """Read as ``model.entry.LacReply``."""
 

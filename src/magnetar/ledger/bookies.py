@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntFlag
-from typing import NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from magnetar.env.capabilities import class_check
 from magnetar.model.entry import LacReply as LacReply
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import BookieId
@@ -121,22 +120,19 @@ class BookieClient(Protocol):
     async def close(self) -> None: ...
 
 
+LacSource: TypeAlias = Callable[[int], tuple[int, bytes] | None]
+"""``source(ledger_id)``: the last add confirmed of a ledger that is written in this process, and
+the body that tells it, with its digest; None: it is not, or nothing may be told. On the loop."""
+
+
 @runtime_checkable
-class TakesLacs(Protocol):
+class AsksForLacs(Protocol):
     """What a ``BookieClient`` of a bookie in this process is besides."""
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """As ``write_lac``, of a ledger that the bookie has in memory: it has taken the LAC when
-        True is returned. False: nothing was done, ``write_lac`` may. Raises as that."""
+    def ask_for_lacs(self, source: LacSource) -> None:
+        """Until this client is closed: whoever asks the bookie for a LAC is told what ``source``
+        says, if that is higher than what the bookie has heard."""
         ...
-
-
-_takes_lacs = class_check(TakesLacs)
-
-
-def takes_lacs(client: BookieClient) -> TypeGuard[TakesLacs]:
-    """As ``isinstance``, for what is asked with each LAC of a quiet ledger."""
-    return _takes_lacs(type(client))
 
 
 class ReadOnlyReason(NamedTuple):
@@ -159,6 +155,11 @@ class BookiePool(Protocol):
     """Clients by bookie id, connected when first used."""
 
     def client(self, bookie_id: BookieId) -> BookieClient: ...
+
+    def let_ask(self, source: LacSource) -> frozenset[BookieId]:
+        """The bookies that ask ``source`` for LACs from now on, and need not be told any: those of
+        this process."""
+        ...
 
     async def available(self) -> list[BookieId]:
         """The bookies that take new entries now, sorted."""

@@ -72,7 +72,8 @@ class CatalogClient:
         self._clock = clock
         self._random: RandomSource = random or random_module.Random()
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
-        self._context = LedgerContext.of(catalog, pool, config, self._random, topology)
+        asking = pool.let_ask(self._lac_of)
+        self._context = LedgerContext.of(catalog, pool, config, self._random, topology, asking)
 
     async def close(self) -> None:
         """End what the client does on its own (``mending``). Writers are their owners' to close;
@@ -151,6 +152,11 @@ class CatalogClient:
         writer = LedgerWriter(stored, self._context, flags=flags)
         self._writers[stored.metadata.ledger_id] = writer
         return writer
+
+    def _lac_of(self, ledger_id: int) -> tuple[int, bytes] | None:
+        """``bookies.LacSource``"""
+        writer = self._writers.get(LedgerId(ledger_id))
+        return None if writer is None else writer.lac_asked_for()
 
     async def _choose_ensemble(self, quorums: Quorums) -> tuple[BookieId, ...]:
         """Bookies that did not fail lately; without enough of them also those whose failure is

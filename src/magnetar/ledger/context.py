@@ -17,6 +17,7 @@ from magnetar.ledger.placing.quarantine import Quarantine
 from magnetar.ledger.placing.topology import Topology
 from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import read_policy
+from magnetar.model.ids import BookieId
 
 STEPS: Final = 40
 """A writer's timers come this part of their time too early, at most."""
@@ -40,6 +41,8 @@ class LedgerContext:
     """Of writers that await answers."""
     quiet: TimerWheel
     """Of writers that have become quiet, perhaps."""
+    asking: frozenset[BookieId]
+    """Bookies that ask for LACs when a reader does (``BookiePool.let_ask``)."""
 
     @classmethod
     def of(
@@ -49,6 +52,7 @@ class LedgerContext:
         config: LedgerConfig,
         random: RandomSource,
         topology: Topology | None = None,
+        asking: frozenset[BookieId] = frozenset(),
     ) -> LedgerContext:
         topology = topology or Topology(config, pool)
         policy = read_policy(config, topology.is_near)
@@ -58,7 +62,7 @@ class LedgerContext:
         quiet = TimerWheel(max(1, config.explicit_lac_interval_ms) / 1000 / STEPS)
         return cls(
             manager, pool, config, random, quarantine, policy, mender, topology, turn_end, notes,
-            deadlines, quiet,
+            deadlines, quiet, asking,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -265,18 +265,21 @@ def test_the_fence_record_carries_the_master_key(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_lac_is_taken_by_a_call_where_the_ledger_is_in_memory(tmp_path: Path) -> None:
+def test_a_lac_that_is_asked_for_is_the_highest_too(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(settings(tmp_path)) as bookie:
-            assert not bookie.write_lac_nowait(1, KEY, 0, b"body0"), "its key is to be durable"
+            lacs: dict[int, tuple[int, bytes]] = {1: (1, b"body1"), 2: (7, b"body7")}
+            bookie.add_lac_source(lacs.get)
+            bookie.add_lac_source(lambda _: None)
             with pytest.raises(NoLedgerError):
                 await bookie.read_lac(1)
             await add(bookie, 1, [0, 1])
-            assert bookie.write_lac_nowait(1, KEY, 1, b"body1")
-            assert bookie.write_lac_nowait(1, KEY, 0, b"body0")
             assert (await bookie.read_lac(1)).explicit_lac == b"body1"
-            with pytest.raises(UnauthorizedError):
-                bookie.write_lac_nowait(1, OTHER_KEY, 2, b"body2")
+            lacs[1] = (0, b"body0")
+            reply = await bookie.read_lac(1)
+            assert (reply.last_add_confirmed, reply.explicit_lac) == (1, b"body1")
+            lacs[1] = (2, b"body2")
+            assert (await bookie.read_lac(1, FENCE, KEY)).explicit_lac == b"body2"
 
     asyncio.run(scenario())
 
@@ -294,8 +297,6 @@ def test_lac_is_the_highest_of_headers_and_explicit_ones(tmp_path: Path) -> None
             assert (await bookie.read_lac(1)).explicit_lac == b"body9"
             with pytest.raises(BadRequestError):
                 await bookie.write_lac(1, KEY, 10, bytes(5000))
-            with pytest.raises(BadRequestError):
-                bookie.write_lac_nowait(1, KEY, 10, bytes(5000))
             after_crash = crashed(config, tmp_path)
         for settings_ in (config, after_crash):
             async with running(settings_) as bookie:

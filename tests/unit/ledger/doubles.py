@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from magnetar.config import LedgerConfig
-from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
+from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, LacSource, ReadFlag
 from magnetar.ledger.client import LedgerClient
 from magnetar.model.errors import (
     BadVersionError,
@@ -51,7 +51,7 @@ class MemoryBookie:
         self.long_polls = 0
         self.poll_s: list[float] = []  # how long each was to wait
         self.lacs: dict[int, tuple[int, bytes]] = {}  # explicit ones
-        self.in_process = False  # whether LACs are taken by a call
+        self.lac_source: LacSource | None = None  # which one of this process asks
         self.moved: dict[int, asyncio.Event] = {}
         self.deferred: list[tuple[int, int]] = []  # answered, not durable
         self.forced: list[int] = []
@@ -183,7 +183,8 @@ class MemoryBookie:
 
     def _told(self, ledger_id: int) -> LacReply:
         held = self.entries.get(ledger_id)
-        explicit, body = self.lacs.get(ledger_id, (-1, None))
+        asked = self.lac_source(ledger_id) if self.lac_source else None
+        explicit, body = asked or self.lacs.get(ledger_id, (-1, None))
         if not held:
             return LacReply(explicit, None, body)
         data = self._data(ledger_id, max(held))
@@ -194,16 +195,6 @@ class MemoryBookie:
         await self._reached(ledger_id, ReadFlag.NONE)
         self.lacs[ledger_id] = (lac, body)
         self._wake(ledger_id)
-
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """As ``TakesLacs``."""
-        if not self.in_process:
-            return False
-        if self.down:
-            raise BookieUnavailableError(f"{self.bookie_id}: closed")
-        self.lacs[ledger_id] = (lac, body)
-        self._wake(ledger_id)
-        return True
 
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         await self._reached(ledger_id, ReadFlag.NONE)
@@ -251,9 +242,15 @@ class MemoryPool:
     def __init__(self, count: int) -> None:
         self.bookies = {f"b{i}": MemoryBookie(f"b{i}") for i in range(1, count + 1)}
         self.gone: set[str] = set()
+        self.local: set[str] = set()  # in this process
 
     def client(self, bookie_id: BookieId) -> MemoryBookie:
         return self.bookies[bookie_id]
+
+    def let_ask(self, source: LacSource) -> frozenset[BookieId]:
+        for name in self.local:
+            self.bookies[name].lac_source = source
+        return frozenset(map(BookieId, self.local))
 
     async def available(self) -> list[BookieId]:
         return sorted(BookieId(name) for name in self.bookies if name not in self.gone)
@@ -330,7 +327,7 @@ class MemoryManager:
 
 
 class Cluster:
-    """Bookies, metadata and clients of one test."""
+    """Bookies, metadata and clients of one test; ``local`` are in the process of ``client``."""
 
     def __init__(
         self,
@@ -338,6 +335,7 @@ class Cluster:
         quorums: tuple[int, int, int] = (3, 3, 2),
         timeout_ms: int = 200,
         seed: int = 1,
+        local: Sequence[str] = (),
     ) -> None:
         size, write_quorum, ack_quorum = quorums
         self.config = LedgerConfig(
@@ -350,7 +348,9 @@ class Cluster:
         self.pool = MemoryPool(bookies)
         self.manager = MemoryManager()
         self.seed = seed
+        self.pool.local.update(local)
         self.client = self.new_client()
+        self.pool.local.clear()
 
     def new_client(self) -> LedgerClient:
         """Another process's client on the same cluster."""

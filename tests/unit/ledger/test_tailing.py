@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -133,38 +132,58 @@ def test_a_busy_writer_writes_no_explicit_lac_and_an_idle_one_writes_it_once() -
     run_virtual(run())
 
 
-def test_a_bookie_of_the_same_process_is_told_without_a_task() -> None:
-    """With many quiet topics there is an announcement for nearly every message."""
+def test_a_bookie_of_the_same_process_asks_when_a_reader_does() -> None:
+    """With many quiet topics there would be an announcement for nearly every message."""
 
     async def run() -> None:
-        cluster = Cluster(1, (1, 1, 1))
+        cluster = Cluster(1, (1, 1, 1), local=("b1",))
         async with opened(cluster) as writer:
             outcomes = Outcomes()
             (bookie,) = cluster.ensemble(writer.ledger_id)
-            bookie.in_process = True
-            begun: list[str] = []
             loop = asyncio.get_running_loop()
-
-            def noted(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> Any:
-                begun.append(str(named.get("name") or coro))
-                return asyncio.Task(coro, loop=loop, **named)
-
+            timers = len(loop._scheduled)  # type: ignore[attr-defined]
             for i in range(3):
                 writer.append(payloads(i, 1), outcomes)
                 await outcomes.wait(i + 1)
-                loop.set_task_factory(noted)
-                await asyncio.sleep(1.1)
-                loop.set_task_factory(None)
-                assert bookie.lacs[writer.ledger_id][0] == i
-            assert begun == []
-            bookie.down = True  # that it takes none is no end: it is told when it does
-            writer._announcer._announced = -1
-            writer._announcer.confirmed(writer)
-            await asyncio.sleep(2)
-            bookie.lacs.clear()
-            bookie.down = False
-            await asyncio.sleep(300)
-            assert bookie.lacs[writer.ledger_id][0] == 2
+                await asyncio.sleep(3)
+                assert len(loop._scheduled) == timers  # type: ignore[attr-defined]
+                reader = await cluster.new_client().open_no_recovery(writer.ledger_id)
+                assert reader.last_add_confirmed == i
+                reader.close()
+            assert bookie.lacs == {}, "nothing was told"
+            other = await cluster.client.create()
+            other.append(payloads(0, 1), Outcomes())
+            assert bookie.lac_source is not None
+            assert bookie.lac_source(other.ledger_id) is None, "nothing is confirmed"
+            assert bookie.lac_source(99) is None, "another process writes it"
+            await writer.close()
+            assert bookie.lac_source(writer.ledger_id) is None, "its metadata tells"
+            await other.abandon()
+
+    run_virtual(run())
+
+
+def test_a_writer_tells_those_of_its_bookies_that_do_not_ask() -> None:
+    """Also when a bookie of the same process was replaced by one of another."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (2, 2, 2), timeout_ms=500, local=("b1", "b2"))
+        cluster.pool.gone.add("b3")
+        async with opened(cluster) as writer:
+            outcomes = Outcomes()
+            one, two = cluster.ensemble(writer.ledger_id)
+            writer.append(payloads(0, 1), outcomes)
+            await outcomes.wait(1)
+            await asyncio.sleep(3)
+            assert one.lacs == two.lacs == {}
+            cluster.pool.gone.clear()
+            one.down = True
+            writer.append(payloads(1, 1), outcomes)
+            await outcomes.wait(2)
+            await asyncio.sleep(10)
+            three = cluster.bookie("b3")
+            assert three.lacs[writer.ledger_id][0] == 1
+            assert one.lacs == two.lacs == {}
 
     run_virtual(run())
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from magnetar.bookie.core import LacSource
 from magnetar.bookie.journal.journal import Journal, Request
 from magnetar.bookie.journal.journal_format import (
     DELETE,
@@ -37,6 +38,8 @@ class Fences:
         self._table = table
         self._admission = admission
         self._reads = reads
+        self.lac_sources: list[LacSource] = []
+        """Of the writers of this process."""
 
     def bind(
         self, ledger_id: int, ledger: HeldLedger | None, master_key: bytes, begins: bool = False
@@ -84,15 +87,13 @@ class Fences:
         if durable:
             await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """As ``LocalCore.write_lac_nowait``."""
-        _check_body(ledger_id, body)
-        ledger = self._table.get_loaded(ledger_id)
-        if ledger is None or not ledger.master_key:
-            return False  # it is looked up, or its key is bound durably
-        self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
-        _take_lac(ledger, lac, body)
-        return True
+    def ask_for_lac(self, ledger: HeldLedger) -> None:
+        """A reader wants to know how far the ledger is confirmed: if it is written in this process,
+        its writer knows best."""
+        for source in self.lac_sources:
+            told = source(ledger.ledger_id)
+            if told is not None:
+                _take_lac(ledger, *told)
 
     def revive(self, ledger: HeldLedger) -> None:
         """A repair adds to a ledger that was deleted here: this bookie is named for it again.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from magnetar.bookie.core import AddDone, BookieCore
+from magnetar.bookie.core import AddDone, BookieCore, LacSource
 from magnetar.bookie.serving.lac_watch import RECHECK_S
 from magnetar.model.entry import LacReply
 from magnetar.model.errors import BookieUnavailableError, NoLedgerError
@@ -21,10 +21,11 @@ from magnetar.model.ids import NO_ENTRY, BookieId
 class LocalCore(BookieCore, Protocol):
     """A bookie's core as those in its process may use it."""
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """As ``write_lac`` without ``durable``, of a ledger that is in memory. False: it is not,
-        and nothing was done."""
+    def add_lac_source(self, source: LacSource) -> None:
+        """Ask it, too, whenever somebody wants to know a ledger's LAC."""
         ...
+
+    def remove_lac_source(self, source: LacSource) -> None: ...
 
 
 class LocalBookie:
@@ -33,6 +34,7 @@ class LocalBookie:
     def __init__(self, bookie_id: BookieId, core: LocalCore) -> None:
         self._core = core
         self._closed = False
+        self._lac_sources: list[LacSource] = []
         self.bookie_id = bookie_id
 
     def add_entries(
@@ -79,9 +81,10 @@ class LocalBookie:
         # (docs/adr/0122-lacs-within-a-process-are-not-journaled.md).
         await self._open().write_lac(ledger_id, master_key, lac, body, durable=False)
 
-    def write_lac_nowait(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> bool:
-        """As ``ledger.bookies.TakesLacs``, structurally."""
-        return self._open().write_lac_nowait(ledger_id, master_key, lac, body)
+    def ask_for_lacs(self, source: LacSource) -> None:
+        """As ``ledger.bookies.AsksForLacs``, structurally."""
+        self._open().add_lac_source(source)
+        self._lac_sources.append(source)
 
     async def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float) -> LacReply:
         loop = asyncio.get_running_loop()
@@ -113,6 +116,8 @@ class LocalBookie:
 
     async def close(self) -> None:
         self._closed = True
+        while self._lac_sources:
+            self._core.remove_lac_source(self._lac_sources.pop())
 
     def _open(self) -> LocalCore:
         if self._closed:

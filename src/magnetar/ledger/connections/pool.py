@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from magnetar.env.connections import Connections
-from magnetar.ledger.bookies import BookieClient, EntryLister
+from magnetar.ledger.bookies import AsksForLacs, BookieClient, EntryLister, LacSource
 from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.ledger.connections.channel import ConnectionOptions, Resolve
 from magnetar.ledger.connections.connection import BookieConnection
@@ -54,6 +54,12 @@ class ConnectionPool:
                 bookie_id, self._resolve, self._options, self._frames, self._connections
             )
         return connection
+
+    def let_ask(self, source: LacSource) -> frozenset[BookieId]:
+        asking = {name: each for name, each in self._local.items() if isinstance(each, AsksForLacs)}
+        for client in asking.values():
+            client.ask_for_lacs(source)
+        return frozenset(asking)
 
     async def available(self) -> list[BookieId]:
         return sorted(await self._available())

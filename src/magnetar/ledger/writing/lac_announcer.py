@@ -6,8 +6,9 @@ bookie of the ensemble; to one that did not take it, again after pauses that dou
 times in all: a reader may reach no other. A writer waits in the timer of all (``context.quiet``),
 and only while something is unannounced; a writer that is not idle writes nothing.
 
-With many topics there is an announcement for nearly every message. A bookie of the same process is
-told by a call: no task, no coroutine, no time-out.
+With many topics there would be an announcement for nearly every message. Bookies of the same
+process are not told: they ask the writer when a reader asks them (``LedgerContext.asking``), and a
+writer all of whose bookies do has no timer.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from functools import partial
 from typing import Protocol
 
 from magnetar.env.tasks import TaskScope
-from magnetar.ledger.bookies import takes_lacs
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.replies import Refusal, reply
-from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
@@ -49,7 +48,8 @@ class LacAnnouncer:
     """``interval_s`` 0: never."""
 
     __slots__ = (
-        "_announced", "_context", "_idle_since_s", "_interval_s", "_loop", "_scope", "_waits",
+        "_announced", "_asked_of", "_context", "_idle_since_s", "_interval_s", "_loop", "_scope",
+        "_waits",
     )  # fmt: skip
 
     def __init__(self, context: LedgerContext, interval_s: float, scope: TaskScope) -> None:
@@ -57,13 +57,25 @@ class LacAnnouncer:
         self._interval_s = interval_s
         self._scope = scope
         self._announced = NO_ENTRY
+        self._asked_of: LedgerMetadata | None = None  # all its bookies ask
         self._idle_since_s = 0.0
         self._waits = False
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def tells(self) -> bool:
+        """Whether readers may hear of LACs otherwise than from entries."""
+        return self._interval_s > 0
+
     def confirmed(self, writer: Announced) -> None:
         """Everything that was appended is confirmed, for the moment. (``writer``, which has this,
         is named with the call: kept, it would be a cycle for each ledger that was closed.)"""
+        metadata = writer.metadata
+        if metadata is self._asked_of:
+            return
+        if self._context.asking.issuperset(metadata.fragments[-1].bookies):
+            self._asked_of = metadata
+            return
         self._idle_since_s = self._loop.time()
         if not self._waits and self._interval_s:
             self._waits = True
@@ -80,28 +92,10 @@ class LacAnnouncer:
             self._context.quiet.call_later(left_s, partial(self._due, writer))
             return
         self._announced = lac
-        told = self._tell_nowait(writer, lac)
-        if not told.issuperset(writer.metadata.fragments[-1].bookies):
-            self._scope.spawn(self._announce(writer, lac, told), "explicit-lac")
+        self._scope.spawn(self._announce(writer, lac), "explicit-lac")
 
-    def _tell_nowait(self, writer: Announced, lac: EntryId) -> set[BookieId]:
-        """Tell the bookies of this process; returns which took it."""
-        client = self._context.pool.client
-        ledger_id, digest = writer.metadata.ledger_id, writer.digest
-        body, told = digest.build_lac(lac), set[BookieId]()
-        for bookie_id in writer.metadata.fragments[-1].bookies:
-            bookie = client(bookie_id)
-            try:
-                if takes_lacs(bookie) and bookie.write_lac_nowait(
-                    ledger_id, digest.master_key, lac, body
-                ):
-                    told.add(bookie_id)
-            except MagnetarError:
-                pass  # asked again, as one that does not answer
-        return told
-
-    async def _announce(self, writer: Announced, lac: EntryId, told: set[BookieId]) -> None:
-        pause_s = self._interval_s
+    async def _announce(self, writer: Announced, lac: EntryId) -> None:
+        pause_s, told = self._interval_s, set(self._context.asking)
         for _ in range(TRIES_MAX):
             if writer.last_add_pushed != lac:
                 return  # entries tell

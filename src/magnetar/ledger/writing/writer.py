@@ -269,6 +269,14 @@ class LedgerWriter:
             raise
         self._announcer.confirmed(self)
 
+    def lac_asked_for(self) -> tuple[EntryId, bytes] | None:
+        """For a bookie that asks on behalf of a reader: the LAC and what carries it; None if there
+        is none, or LACs are not told."""
+        lac = self.last_add_confirmed
+        if lac < 0 or not self._announcer.tells:
+            return None
+        return lac, self._digest.build_lac(lac)
+
     # -- append -------------------------------------------------------------------------------
 
     def _lac_to_tell(self) -> EntryId:
