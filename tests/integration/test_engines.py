@@ -251,6 +251,8 @@ def test_kafkas_admins_delete_records(server: KafkaStandalone, engine: str) -> N
     consumer = confluent_consumer(server, begun)
     place = confluent.TopicPartition(begun, 0, confluent.OFFSET_BEGINNING)
     assert consumer.get_watermark_offsets(place, timeout=DEADLINE_S) == (37, 100)
+    ever = [confluent.TopicPartition(begun, 0, 1)]  # later than a millisecond of 1970
+    assert consumer.offsets_for_times(ever, DEADLINE_S)[0].offset == 37, "not what is gone"
     consumer.assign([place])
     found = [int(each.value()) for each in consumer.consume(63, DEADLINE_S)]
     assert found == list(range(37, 100)), "also from the middle of a batch"

@@ -369,10 +369,11 @@ class LocalLog:
         return low
 
     def first_at(self, time_ms: int) -> BatchHead | None:
-        """The first batch with a record of ``time_ms`` or later; None: there is none."""
+        """The first batch with a record of ``time_ms`` or later; None: there is none. The log may
+        begin within a segment: what lies before that is not looked at."""
         for segment in self.segments:
-            header = segment.first_at(time_ms)
-            if header is not None and header.last_offset >= self.log_start:
+            header = segment.first_at(time_ms, self.log_start)
+            if header is not None:
                 return header
         return None
 

@@ -186,13 +186,14 @@ class Segment:
         count = min(end - position, max(bytes_max, header.byte_count))
         return FileRange(self, position, count) if count > 0 else None
 
-    def first_at(self, time_ms: int) -> BatchHead | None:
-        """The first batch with a record of ``time_ms`` or later in it. Raises as ``headers``."""
+    def first_at(self, time_ms: int, offset: int) -> BatchHead | None:
+        """The first batch with a record of ``time_ms`` or later in it that ends at ``offset`` or
+        later. Raises as ``headers``."""
         if self.greatest[0] < time_ms:
             return None
-        start = self.index.position_before(self.times.offset_before(time_ms))
+        start = self.index.position_before(max(self.times.offset_before(time_ms), offset))
         for _, header in self.headers(start):
-            if header.max_timestamp_ms >= time_ms:
+            if header.max_timestamp_ms >= time_ms and header.last_offset >= offset:
                 return header
         return None
 

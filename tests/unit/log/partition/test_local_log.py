@@ -107,6 +107,21 @@ def test_the_first_at_a_time(tmp_path: Path) -> None:
     assert found.base_offset == first[59]
 
 
+def test_the_first_at_a_time_where_the_log_begins_within_a_segment(tmp_path: Path) -> None:
+    """What is below its start is in the segment still, and is older than what is asked for."""
+    log, _ = opened(tmp_path / "t-0", replace(SMALL, segments=SegmentLimits()))
+    first = filled(log, 60)
+    assert len(log.segments) == 1
+    for start in (1, 20, 59):
+        log.log_start = first[start]
+        for i in (0, start - 1, start, 59):
+            found = log.first_at(NOW_MS + i)
+            assert found is not None
+            assert found.base_offset == first[max(start, i)]
+    log.log_start = log.log_end
+    assert log.first_at(NOW_MS) is None
+
+
 @pytest.mark.parametrize("keep", [0, 1, 7, 30, 58])
 def test_what_is_cut_is_gone_and_the_log_goes_on(tmp_path: Path, keep: int) -> None:
     folder = tmp_path / "t-0"
