@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka as confluent
+import httpx
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from tests.integration.test_kafka_clients import DEADLINE_S, polled
-from tests.integration.test_several_brokers import Several
+from tests.integration.test_several_brokers import Several, eventually
 
 TOPIC, PARTITIONS, COUNT = "spread", 8, 400
 DELETED = 11
@@ -191,6 +192,58 @@ def test_transactions_over_several_brokers_and_one_that_dies(several: Several) -
 def _of(number: int) -> range:
     """The values of a transaction."""
     return range(number * PARTITIONS, (number + 1) * PARTITIONS)
+
+
+def test_a_broker_that_drains_leads_no_partition(tmp_path: Path) -> None:
+    """It stays in sync, so that producers who need both replicas go on, and leads again later."""
+    settings = {
+        "broker.engine": "partition",
+        "partition.replication_factor": 2,
+        "partition.min_insync_replicas": 2,
+        "partition.preferred_leader_interval_ms": 1000,
+    }
+    pairs = [part for each in settings.items() for part in ("--set", "{}={}".format(*each))]
+    several = Several(tmp_path, "--brokers", "2", "--kafka-port", "0", *pairs)
+    try:
+        bootstrap = bootstrap_of(several)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 2)])[TOPIC].result(DEADLINE_S)
+        produced(bootstrap, 0)
+
+        def partitions() -> list[PartitionMetadata]:
+            return list(
+                admin.list_topics(TOPIC, timeout=DEADLINE_S).topics[TOPIC].partitions.values()
+            )
+
+        led_before = {each.id: each.leader for each in partitions()}
+        assert len(set(led_before.values())) == 2
+        drained = several.brokers()[0]
+        address = f"{drained['httpUrl']}/magnetar/v1/brokers/{drained['brokerId']}"
+        assert httpx.put(f"{address}/drain", timeout=DEADLINE_S).status_code == 204
+        eventually(lambda: len({each.leader for each in partitions()}) == 1, "one leads all")
+        (leader,) = {each.leader for each in partitions()}
+        assert [len(each.isrs) for each in partitions()] == [2] * PARTITIONS
+        produced(bootstrap, COUNT)
+        assert {each.leader for each in partitions()} == {leader}
+        eventually(lambda: several.brokers()[0]["topics"] == 0, "it has closed them")
+        assert httpx.put(f"{address}/undrain", timeout=DEADLINE_S).status_code == 204
+        eventually(
+            lambda: {each.id: each.leader for each in partitions()} == led_before,
+            "each is led by its preferred replica again",
+        )
+        produced(bootstrap, 2 * COUNT)
+        consumer = confluent.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([TOPIC])
+        by_partition: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        for each in polled(consumer, 3 * COUNT):
+            by_partition[each.partition()].append(int(each.value()))
+        for number, values in by_partition.items():
+            assert values == list(range(number, 3 * COUNT, PARTITIONS))
+        consumer.close()
+    finally:
+        several.role.kill()
 
 
 @pytest.mark.slow

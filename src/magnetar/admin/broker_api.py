@@ -57,8 +57,9 @@ def _add_brokers(router: APIRouter, service: BrokerService) -> None:
 def _add_draining(router: APIRouter, service: BrokerService) -> None:
     @router.put("/magnetar/v1/brokers/{broker}/drain", status_code=204)
     async def drain(broker: Segment) -> Response:
-        """Have a broker hand over everything that it owns, and take nothing more until it is told
-        or started again. Answered when that is done."""
+        """Have a broker hand over everything that it owns or leads, and take nothing more until it
+        is told or started again. Answered when that is done. Partitions of which no other replica
+        is in sync stay (it logs how many) until one is."""
         await service.drain(broker)
         return Response(status_code=204)
 

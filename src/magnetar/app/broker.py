@@ -408,6 +408,8 @@ class Broker:
         return replication is not None and replication.known(name) == replication.me
 
     async def _before_drain(self, bundles: SharedTopics) -> None:
+        if self.replication is not None:
+            await self.replication.node.relieve()
         await cut_large_bundles(bundles, [topic.name for topic in self.topics.loaded()])
 
     def _load(self) -> Load:

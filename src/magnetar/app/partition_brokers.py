@@ -30,7 +30,7 @@ class ReportedBrokers:
             if report.node_id >= 0:
                 address = report.kafka_tls_address if self._by_tls else report.kafka_address
                 host, _, port = address.rpartition(":")
-                live = LiveBroker(report.process, report.lineage)
+                live = LiveBroker(report.process, report.lineage, report.draining)
                 at = int(port) if port.isdigit() else 0
                 found[report.node_id] = PeerBroker(live, host, at, report.zone)
         return found

@@ -75,7 +75,7 @@ def bundles(namespace: str, url: str, as_json: bool) -> None:
 @click.argument("broker")
 @url_option
 def drain(broker: str, url: str) -> None:
-    """Have BROKER hand over everything that it owns, and take nothing more."""
+    """Have BROKER hand over everything that it owns or leads, and take nothing more."""
     RestClient(url).put(f"/magnetar/v1/brokers/{quote(broker, safe=':')}/drain")
     click.echo(f"{broker} owns nothing; `magnetar brokers undrain` has it take topics again")
 

@@ -13,6 +13,8 @@ Rules:
   by what it has read then.
 * Partitions are led by their preferred replica again, where that is in sync, each
   ``preferred_leader_interval_ms``; never sooner, since each move costs clients a new connection.
+* Of a broker that drains it takes what another can lead: also what nobody else could lead when the
+  broker itself handed over.
 * What fails (the store is out of reach) is tried again after ``PAUSE_S``; nothing is remembered of
   it.
 """
@@ -139,6 +141,8 @@ class Controller:
 
     def _following(self, state: PartitionState, live: Live, prefers: bool) -> PartitionState | None:
         elected = election.elect(state, live, unclean=self._unclean)
+        if elected is None:
+            elected = election.relieve(state, live)
         if elected is None and prefers:
             return election.prefer(state, live)
         return elected

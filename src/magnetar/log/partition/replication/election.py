@@ -10,6 +10,8 @@ Rules:
 * A leader stays while it is in sync and its process is the one that was elected. A process that was
   started again is another leader, with a new epoch: what it had written and not synced may be on
   followers and not in its own log, so that one epoch must not be written from two memories.
+* A broker that drains leads only what nobody else can (``relieve``). It stays in sync, which costs
+  no copy and is undone at once.
 * A replica that is not alive leaves the in-sync set. If the set is too small to commit then, it
   becomes eligible: nothing can be committed without it from here on, so it has everything. As soon
   as the set is large enough again, nobody is eligible: things are committed without them.
@@ -37,10 +39,12 @@ from magnetar.log.partition.replication.partition_state import NO_LEADER, Member
 
 
 class LiveBroker(NamedTuple):
-    """A registered broker: which start of it, and what its disk remembers."""
+    """A registered broker: which start of it, what its disk remembers, and whether it is to lead
+    nothing that another can lead."""
 
     start: int
     lineage: int
+    drains: bool = False
 
 
 Live = Mapping[int, LiveBroker]
@@ -96,23 +100,29 @@ def _led(state: PartitionState, live: Live, unclean: bool) -> PartitionState:
     leader = live.get(state.leader)
     if state.leader in in_sync and leader is not None and leader.start == state.leader_start:
         return state
-    for broker in state.replicas:
+    candidates = _candidates(state, live)
+    for broker in candidates:
         if broker in in_sync:
             return _new_leader(state, broker, live)
     eligible = {member.broker: member for member in state.elr if _lives(member, live)}
-    for broker in state.replicas:
+    for broker in candidates:
         if broker in eligible:
             rest = tuple(member for member in state.elr if member.broker != broker)
             alone = replace(state, isr=(eligible[broker],), elr=rest)
             return _new_leader(_only_if_needed(alone), broker, live)
     if unclean or len(state.replicas) == 1:
-        for broker in state.replicas:
+        for broker in candidates:
             if broker in live:
                 member = Member(broker, live[broker].lineage)
                 return _new_leader(replace(state, isr=(member,), elr=()), broker, live)
     if state.leader == NO_LEADER:
         return state
     return replace(state, leader=NO_LEADER, leader_start=0, leader_epoch=state.leader_epoch + 1)
+
+
+def _candidates(state: PartitionState, live: Live) -> list[int]:
+    """Its replicas, those that drain last."""
+    return sorted(state.replicas, key=lambda broker: broker in live and live[broker].drains)
 
 
 def _only_if_needed(state: PartitionState) -> PartitionState:
@@ -146,12 +156,28 @@ def give_up(
 
 
 def prefer(state: PartitionState, live: Live) -> PartitionState | None:
-    """Led by its preferred replica, if that is alive and in sync; None: it is so, or cannot be."""
+    """Led by its preferred replica, if that is alive, in sync and not to drain; None: it is so, or
+    cannot be."""
     first = state.replicas[0]
-    in_sync = [member for member in state.isr if member.broker == first]
-    if state.leader in (first, NO_LEADER) or not in_sync or not _lives(in_sync[0], live):
+    if state.leader in (first, NO_LEADER) or first not in _leads_on(state, live):
         return None
     return _new_leader(state, first, live)
+
+
+def relieve(state: PartitionState, live: Live) -> PartitionState | None:
+    """Led by another, if the leader drains; it stays in sync. None: it does not, or nobody else is
+    there who can lead without a loss."""
+    leader = live.get(state.leader)
+    if leader is None or not leader.drains:
+        return None
+    others = _leads_on(state, live)
+    return _new_leader(state, others[0], live) if others else None
+
+
+def _leads_on(state: PartitionState, live: Live) -> list[int]:
+    """Who is alive, in sync and does not drain, the preferred leader first."""
+    in_sync = {member.broker for member in state.isr if _lives(member, live)}
+    return [each for each in state.replicas if each in in_sync and not live[each].drains]
 
 
 def move(

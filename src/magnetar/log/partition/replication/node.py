@@ -120,6 +120,10 @@ class ReplicationNode:
             found[topic, number] = stored
         return found
 
+    async def relieve(self) -> None:
+        """This broker drains: others lead what is led here, where they can."""
+        await self.replicas.relieve()
+
     # -- the end ------------------------------------------------------------------------------
 
     async def leave(self) -> None:

@@ -54,6 +54,7 @@ TICK_S: Final = 1.0
 PAUSE_S: Final = 0.2
 REOPEN_S: Final = 5.0
 HAND_OVERS_AT_ONCE: Final = 64
+TOLD_MAX: Final = 10
 
 
 class _OwnReplica:
@@ -353,6 +354,42 @@ class Replicas:
         for start in range(0, len(led), HAND_OVERS_AT_ONCE):
             some = led[start : start + HAND_OVERS_AT_ONCE]
             await asyncio.gather(*(self._step_down(each, failed=False) for each in some))
+
+    async def relieve(self) -> None:
+        """As ``hand_over``, of a broker that drains: it goes on as a replica in sync."""
+        led = self.led()
+        for start in range(0, len(led), HAND_OVERS_AT_ONCE):
+            await asyncio.gather(*map(self._relieve, led[start : start + HAND_OVERS_AT_ONCE]))
+        left = [each for each in led if self._leads_still(each)]
+        if left:
+            log.warning(
+                "partitions are led here still: no other replica of them is in sync. They are "
+                "handed over when one is",
+                count=len(left),
+                partitions=[f"{topic}-{number}" for topic, number in left[:TOLD_MAX]],
+            )
+
+    async def _relieve(self, partition: Partition) -> None:
+        me = self._me.broker
+
+        def change(state: PartitionState) -> PartitionState | None:
+            return election.relieve(state, live) if state.leader == me else None
+
+        try:
+            live = dict(live_of(await self._brokers.look()))
+            if me in live:  # whatever others have heard by now
+                live[me] = live[me]._replace(drains=True)
+            stored = await self._image.store.change(*partition, change)
+        except NoNodeError:
+            return
+        except MetadataError as error:  # the controller does it
+            log.info("partition is not handed over", partition=partition, error=str(error))
+            return
+        self._image.stored(partition, stored)
+
+    def _leads_still(self, partition: Partition) -> bool:
+        found = self._image.states.get(partition)
+        return found is not None and found.state.leader == self._me.broker
 
     def close(self) -> None:
         """Play nothing more; before the log directory is closed."""

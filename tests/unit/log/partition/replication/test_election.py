@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.log.partition.replication.election import LiveBroker, elect, give_up, prefer, with_isr
+from magnetar.log.partition.replication.election import (
+    LiveBroker,
+    elect,
+    give_up,
+    prefer,
+    relieve,
+    with_isr,
+)
 from magnetar.log.partition.replication.partition_state import (
     NO_LEADER,
     Member,
@@ -88,6 +95,32 @@ def test_the_preferred_replica_leads_again_when_it_can() -> None:
     assert prefer(other, live(2, 3)) is None
     assert prefer(state(isr=(TWO, THREE), leader=2), ALL) is None
     assert prefer(state(), ALL) is None
+
+
+def drained(*numbers: int) -> dict[int, LiveBroker]:
+    return {each: ALL[each]._replace(drains=each in numbers) for each in ALL}
+
+
+def test_a_leader_that_drains_is_relieved_and_stays_in_sync() -> None:
+    assert elect(state(), drained(1)) is None
+    assert relieve(state(), ALL) is None
+    assert relieve(state(), drained(1)) == state(leader=2, leader_epoch=5)
+    assert relieve(state(), drained(1, 2)) == state(leader=3, leader_epoch=5)
+    assert relieve(state(), drained(2, 3)) is None
+    assert relieve(state(leader=2), drained(2)) == state(leader=1, leader_epoch=5)
+    assert prefer(state(leader=2), drained(1)) is None, "it is not given back"
+
+
+def test_one_that_drains_leads_where_nobody_else_can() -> None:
+    for alone in (state(isr=(ONE,), elr=(TWO, THREE)), state(1, isr=(ONE,)), state()):
+        assert relieve(alone, drained(1, 2, 3)) is None
+    assert relieve(state(1, isr=(ONE,)), drained(1)) is None, "the others may lack something"
+    dead = {each: broker for each, broker in drained(2).items() if each != 1}
+    found = elect(state(), dead)
+    assert found == state(isr=(TWO, THREE), leader=3, leader_epoch=5), "who drains comes last"
+    only = elect(state(isr=(ONE, TWO)), {2: dead[2]})
+    assert only is not None
+    assert only.leader == 2
 
 
 def test_the_bytes_say_the_same() -> None:

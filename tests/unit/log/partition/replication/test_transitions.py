@@ -36,10 +36,10 @@ def _changed(
         if broker in live and rng.random() < 0.6:
             del live[broker]
         else:
-            live[broker] = LiveBroker(rng.randint(1, 2), broker)
+            live[broker] = LiveBroker(rng.randint(1, 2), broker, rng.random() < 0.2)
         return election.elect(state, live)
     if choice == 1:
-        return election.prefer(state, live)
+        return election.relieve(state, live) or election.prefer(state, live)
     if choice == 2 and state.leader > 0:
         others = [each for each in MEMBERS if each.broker != state.leader and rng.random() < 0.6]
         return election.with_isr(state, [Member(state.leader, state.leader), *others])
