@@ -9,6 +9,8 @@ and only while something is unannounced; a writer that is not idle writes nothin
 With many topics there would be an announcement for nearly every message. Bookies of the same
 process are not told: they ask the writer when a reader asks them (``LedgerContext.asking``), and a
 writer all of whose bookies do has no timer.
+
+Why: docs/adr/0186-bookies-of-the-process-ask-for-lacs.md.
 """
 
 from __future__ import annotations
