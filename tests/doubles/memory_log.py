@@ -34,6 +34,7 @@ from magnetar.log.seam import (
     FollowedCursors,
     Holds,
     KeyCompaction,
+    KnownLog,
     LedgerStats,
     LogEpochs,
     LogFront,
@@ -744,11 +745,11 @@ class MemoryLogStore:
         await asyncio.sleep(0)
         return name in self.logs
 
-    async def created_ms(self, name: str) -> int:
+    async def stored(self, name: str) -> KnownLog:
         await asyncio.sleep(0)
         if name not in self.logs:
             raise NoSuchLogError(f"there is no log {name}")
-        return self.logs[name].made_ms
+        return KnownLog(self.logs[name].made_ms, self.logs[name].epoch)
 
     async def ledger_bytes(self, name: str) -> int | None:
         await asyncio.sleep(0)

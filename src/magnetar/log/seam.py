@@ -736,6 +736,14 @@ class WritableLog(ReadableLog, Protocol):
         ...
 
 
+class KnownLog(NamedTuple):
+    """What is stored of a log, whoever has it open. ``created_ms``: as in ``LogStats``;
+    ``last_epoch``: the ``epoch`` of its last opening, -1: it is not on ledgers."""
+
+    created_ms: int
+    last_epoch: int
+
+
 class LogStore(Protocol):
     """All logs of an engine, by name (``tenant/namespace/persistent/topic``)."""
 
@@ -768,9 +776,8 @@ class LogStore(Protocol):
 
     async def exists(self, name: str) -> bool: ...
 
-    async def created_ms(self, name: str) -> int:
-        """When the log was made (``LogStats.created_ms``), whoever has it open. Raises
-        ``NoSuchLogError``, ``MetadataError``."""
+    async def stored(self, name: str) -> KnownLog:
+        """Raises ``NoSuchLogError``, ``MetadataError``."""
         ...
 
     async def ledger_bytes(self, name: str) -> int | None:

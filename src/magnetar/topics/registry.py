@@ -153,7 +153,12 @@ class Topics:
     async def created_ms(self, name: TopicName) -> int:
         """When the topic's log was made, milliseconds since 1970: one that is made anew has another
         time; 0: an older release has made it. Raises ``NoSuchLogError``, ``MetadataError``."""
-        return await self._store.created_ms(name.log_name)
+        return (await self._store.stored(name.log_name)).created_ms
+
+    async def last_epoch(self, name: TopicName) -> int:
+        """Of the topic's log, of its last opening by whoever has it or had it; -1: it is not on
+        ledgers. Raises ``NoSuchLogError``, ``MetadataError``."""
+        return (await self._store.stored(name.log_name)).last_epoch
 
     async def ledger_bytes(self, name: TopicName) -> int | None:
         """As ``LogStore.ledger_bytes``."""

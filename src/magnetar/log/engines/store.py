@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from magnetar.log.engines.partition_store import PartitionLogStore
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.log.policy import Engine, LogPolicy
-from magnetar.log.seam import FollowedReadableLog, WritableLog
+from magnetar.log.seam import FollowedReadableLog, KnownLog, WritableLog
 from magnetar.model.errors import MagnetarError, NotAllowedError, OtherEngineError
 
 NO_PARTITIONS = (
@@ -69,8 +69,8 @@ class LogStores:
     async def exists(self, name: str) -> bool:
         return await self._ledgers.exists(name)
 
-    async def created_ms(self, name: str) -> int:
-        return await self._ledgers.created_ms(name)
+    async def stored(self, name: str) -> KnownLog:
+        return await self._ledgers.stored(name)
 
     async def ledger_bytes(self, name: str) -> int | None:
         return await self._ledgers.ledger_bytes(name)

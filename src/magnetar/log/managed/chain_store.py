@@ -49,8 +49,8 @@ class ChainStore:
 
     @property
     def leader_epoch(self) -> int:
-        """Of this opening of the log: as Kafka's batches say it, in 31 bits."""
-        return self._node.record.epoch & 0x7FFFFFFF
+        """Of this opening of the log."""
+        return self._node.record.leader_epoch
 
     async def hand_over(self, cursors: tuple[HandedCursor, ...] | None) -> None:
         """Write for the last time, with ``cursors``, all that there are, for the next owner:

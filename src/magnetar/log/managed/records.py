@@ -90,6 +90,11 @@ class LogRecord:
     engine: Engine = Engine.LEDGER
     front: Front = NO_FRONT
 
+    @property
+    def leader_epoch(self) -> int:
+        """Of the log's last opening: as Kafka's batches say it, in 31 bits."""
+        return self.epoch & 0x7FFFFFFF
+
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:

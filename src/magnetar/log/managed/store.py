@@ -46,6 +46,7 @@ from magnetar.log.managed.records import (
 from magnetar.log.managed.stamping import extent_of
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import Engine, LogPolicy, Retention, RollRule
+from magnetar.log.seam import KnownLog
 from magnetar.model.errors import (
     LogError,
     LogFencedError,
@@ -279,12 +280,14 @@ class ManagedLogStore:
             return False
         return not node.record.deleted
 
-    async def created_ms(self, name: str) -> int:
+    async def stored(self, name: str) -> KnownLog:
         """See the seam."""
         node = await self._log_node_or_none(name)
         if node is None or node.record.deleted:
             raise NoSuchLogError(f"there is no log {name}")
-        return node.record.created_ms
+        record = node.record
+        on_ledgers = record.engine is Engine.LEDGER
+        return KnownLog(record.created_ms, record.leader_epoch if on_ledgers else -1)
 
     async def ledger_bytes(self, name: str) -> int | None:
         """See the seam."""

@@ -45,6 +45,25 @@ def test_a_log_opened_again_holds_what_was_confirmed_and_stored(engine: Engine) 
 
 
 @each_engine
+def test_the_epoch_of_the_last_opening_is_known_while_nobody_has_the_log(engine: Engine) -> None:
+    async def scenario() -> None:
+        with pytest.raises(NoSuchLogError):
+            await engine.stores().stored(NAME)
+        for _ in range(2):
+            store = engine.stores()
+            log = await store.open(NAME)
+            told = log.epoch if engine.followed else -1  # replicas know that of partitions
+            assert (await store.stored(NAME)).last_epoch == told
+            await log.close()
+            assert (await engine.stores().stored(NAME)).last_epoch == told
+        await store.delete(NAME)
+        with pytest.raises(NoSuchLogError):
+            await store.stored(NAME)
+
+    run_with(engine, scenario)
+
+
+@each_engine
 def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None:
     async def scenario() -> None:
         store = engine.stores()

@@ -382,6 +382,32 @@ def test_topics_are_made_when_they_are_asked_for() -> None:
     run(scenario)
 
 
+def test_a_topic_that_is_not_open_has_the_epoch_that_it_had() -> None:
+    """Clients that have seen an epoch take -1 for a partition without a leader: franz-go 1.22
+    neither produced nor fetched after a restart until somebody else had opened the topic."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def epoch(*topics: MetadataTopic) -> int:
+            request = MetadataRequest(list(topics) or None)
+            found = (await peer.ask(ApiKey.METADATA, request)).topics[0].partitions[0]
+            assert (found.error_code, found.leader_id) == (0, world.services.node.node_id)
+            assert isinstance(found.leader_epoch, int)
+            return found.leader_epoch
+
+        assert await epoch(MetadataTopic(name=T)) == -1, "it was never used"
+        await produced(peer, batch(1))
+        world.log().epoch = 3
+        assert await epoch(MetadataTopic(name=T)) == 3
+        assert await world.services.topics.unload(parse_topic("t-partition-0"))
+        assert world.services.topics.find(parse_topic("t-partition-0")) is None
+        assert await epoch(MetadataTopic(name=T)) == 3
+        assert await epoch() == 3, "among all topics"
+
+    run(scenario)
+
+
 def test_an_unknown_version_of_api_versions_is_told_what_there_is() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

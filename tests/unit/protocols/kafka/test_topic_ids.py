@@ -258,7 +258,7 @@ def test_a_fetch_by_id_asks_the_store_nothing(monkeypatch: pytest.MonkeyPatch) -
         metadata = world.services.control.partitioned._metadata
         monkeypatch.setattr(metadata, "get", refused)
         monkeypatch.setattr(metadata, "children", refused)
-        monkeypatch.setattr(world.store, "created_ms", refused)
+        monkeypatch.setattr(world.store, "stored", refused)
         monkeypatch.setattr(world.store, "exists", refused)
         assert await fetched(peer, *ids) == found
 

@@ -136,11 +136,9 @@ async def _topic(
         said.topic_id = await services.topic_ids.of(topic)
         for start in range(0, len(partitions), LOOKUPS_AT_ONCE):
             some = partitions[start : start + LOOKUPS_AT_ONCE]
-            leaders = await asyncio.gather(*(_leader(services, each, nodes) for each in some))
-            said.partitions += [
-                _partition(services, index, each, leader)
-                for index, (each, leader) in enumerate(zip(some, leaders, strict=True), start)
-            ]
+            said.partitions += await asyncio.gather(
+                *(_partition(services, at, each, nodes) for at, each in enumerate(some, start))
+            )
     except MagnetarError as error:
         said.error_code = error_code(error)
         said.partitions, said.topic_id = [], NO_UUID
@@ -170,9 +168,10 @@ async def _leader(services: KafkaServices, topic: TopicName, nodes: Mapping[str,
         return NO_NODE
 
 
-def _partition(
-    services: KafkaServices, index: int, topic: TopicName, leader: Node
+async def _partition(
+    services: KafkaServices, index: int, topic: TopicName, nodes: Mapping[str, Node]
 ) -> PartitionMetadata:
+    leader = await _leader(services, topic, nodes)
     said = PartitionMetadata(index=index, leader_id=leader.node_id)
     replicated = services.replicated
     known = None if replicated is None else replicated.replicas_of(topic)
@@ -184,10 +183,21 @@ def _partition(
         return said
     said.replicas = [leader.node_id]
     said.in_sync = [leader.node_id]
+    said.leader_epoch = await _epoch(services, topic)
+    return said
+
+
+async def _epoch(services: KafkaServices, topic: TopicName) -> int:
+    """Of a log that has one owner. Where this broker does not have it open, that of its last
+    opening, never a later one: clients that have seen an epoch take -1 for a partition without a
+    leader, whoever is named as such, and would wait for one until somebody else opened the log."""
     opened = services.topics.find(topic)
     if opened is not None:
-        said.leader_epoch = opened.log.epoch
-    return said
+        return opened.log.epoch
+    try:
+        return await services.topics.last_epoch(topic)
+    except MagnetarError:  # it was never used, or the store does not answer
+        return -1
 
 
 def _tell_replicas(said: PartitionMetadata, known: KnownReplicas, leader: Node) -> None:
