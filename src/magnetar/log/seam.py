@@ -666,6 +666,12 @@ class LogFront(Protocol):
 class LogEpochs(Protocol):
     """Which epoch wrote what, for readers that have read from a former owner."""
 
+    @property
+    def truncates(self) -> bool:
+        """Whether what an epoch wrote may be gone in a later one: a reader that names an earlier
+        epoch has to find out first."""
+        ...
+
     async def end_of(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that wrote something and is not later than ``epoch``, and the offset
         where what it wrote ends: a reader of that epoch that is past it has read what is gone.

@@ -122,6 +122,8 @@ class LedgersFront:
 class EpochsOfLedgers:
     """``end_offset``: of what can be read now."""
 
+    truncates = False
+
     def __init__(self, epoch: int, end_offset: Callable[[], int]) -> None:
         self._epoch = epoch
         self._end_offset = end_offset

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.seam import Content
 from magnetar.model.errors import LedgerError
 from magnetar.wire.kafka.apis import ApiKey
@@ -278,13 +279,22 @@ def test_a_fetch_waits_until_there_is_enough_or_time_is_over() -> None:
     run(scenario)
 
 
-def test_epochs_that_are_not_the_leaders_are_refused() -> None:
+@pytest.mark.parametrize("truncates", [False, True])
+def test_epochs_that_are_not_the_leaders_are_refused(truncates: bool) -> None:
+    """But for an earlier one where nothing can be gone."""
+
+    class Epochs(EpochsOfLedgers):
+        pass
+
+    Epochs.truncates = truncates
+
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
         await produced(peer, batch())
         world.log().epoch = 5
+        world.log().epochs = Epochs(5, lambda: 1)
         for epoch, error in (
-            (4, ErrorCode.FENCED_LEADER_EPOCH),
+            (4, ErrorCode.FENCED_LEADER_EPOCH if truncates else ErrorCode.NONE),
             (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
             (5, ErrorCode.NONE),
             (-1, ErrorCode.NONE),

@@ -14,6 +14,8 @@ from magnetar.log.partition.hosting import HostedReplica
 class PartitionEpochs:
     """``require_open`` raises if the log is not open here."""
 
+    truncates = True
+
     def __init__(self, hosted: HostedReplica, require_open: Callable[[], None]) -> None:
         self._hosted = hosted
         self._require_open = require_open

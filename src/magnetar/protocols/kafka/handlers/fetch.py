@@ -234,10 +234,13 @@ class _CodeError(MagnetarError):
 
 
 def _check_epoch(partition: Partition, epoch: int) -> None:
+    """A client that knows an earlier leader only is served where nothing can be gone: to be told of
+    another epoch first costs it a question, and some ask but every few seconds."""
     own = partition.log.epoch
-    if epoch >= 0 and epoch != own:
-        older = epoch < own
-        raise _CodeError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if epoch > own:
+        raise _CodeError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if 0 <= epoch < own and partition.log.epochs.truncates:
+        raise _CodeError(ErrorCode.FENCED_LEADER_EPOCH)
 
 
 async def read_batches(
