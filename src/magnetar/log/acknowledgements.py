@@ -169,6 +169,16 @@ class AckState:
         holes = self._holes.get(ledger_id)
         return holes is not None and entry_id in holes
 
+    def all_acknowledged(self, ledger_id: int, low: int, high: int) -> bool:
+        """Of the entries [low, high) of that ledger, by a few range tests however many they are."""
+        mark = self.mark_delete
+        if ledger_id <= mark.ledger_id:
+            low = high if ledger_id < mark.ledger_id else max(low, mark.entry_id + 1)
+        if low >= high:
+            return True
+        holes = self._holes.get(ledger_id)
+        return holes is not None and holes.contains_range(low, high)
+
     def ack_set(self, position: Position) -> list[int] | None:
         bits = self._ack_sets.get(position)
         return None if bits is None else ack_set_words(bits)

@@ -92,6 +92,11 @@ operations = st.lists(
 def check(state: AckState, model: Model) -> None:
     for position in ALL:
         assert state.is_acknowledged(*position) == (position in model.acked), position
+    for ledger, size in SIZES.items():
+        for low in range(size + 1):
+            for high in range(low, size + 1):
+                has_all = all(Position(ledger, each) in model.acked for each in range(low, high))
+                assert state.all_acknowledged(ledger, low, high) == has_all, (ledger, low, high)
         words = state.ack_set(position)
         expected = model.sets.get(position)
         assert (words is None) == (expected is None), position

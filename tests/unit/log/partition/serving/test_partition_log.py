@@ -21,6 +21,7 @@ from magnetar.log.partition.replication.leader import FetchRequest
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore
 from magnetar.log.partition.serving import partition_log
+from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
 from magnetar.log.policy import Engine, LogPolicy, PieceRule, Retention
@@ -377,6 +378,40 @@ class NewLeader:
         assert leader is not None
         leader.fetched(FetchRequest(self.silent, leader.epoch, offset, leader.epoch - 1), 0)
         self.replica.advanced()
+
+
+def test_a_batch_that_is_acknowledged_again_is_not_gone_through_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Rust client acknowledges a whole batch with each of its messages."""
+    setting, looked = Setting(), []
+    position = BatchPlaces.position
+
+    def counted(places: BatchPlaces, offset: int) -> Position:
+        looked.append(offset)
+        return position(places, offset)
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        held = await append(source, [b"x"] * 3, Content([1, 500, 500], [1] * 3))
+        cursor = await source.cursors.open("c", EARLIEST)
+        cursor.acknowledge([held[2]])  # behind what is not: it is a hole
+        monkeypatch.setattr(BatchPlaces, "position", counted)
+        for _ in range(500):
+            cursor.acknowledge([held[2]])
+        assert not looked
+        cursor.acknowledge([held[1]])
+        assert set(looked) == set(range(1, 501))
+        cursor.acknowledge([held[0]])
+        looked.clear()
+        for each in held * 500:  # before mark-delete now
+            cursor.acknowledge([each])
+        assert not looked
+        assert cursor.mark_delete == Position(0, 1000)
+        assert cursor.backlog_entries() == 0
+        await source.close()
+
+    setting.run(scenario)
 
 
 def test_acknowledgements_past_what_a_new_leader_can_show_are_kept(
