@@ -5,7 +5,9 @@ TLS, right and wrong, and what each role may do.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -192,6 +194,39 @@ def test_librdkafka_shows_its_token_again(server: SecuredStandalone) -> None:
         producer.poll(0.2)
     assert producer.flush(DEADLINE_S) == 0
     assert [error for error in failed if error is not None] == []
+
+
+# -- kafka-python 2.0.2, in its bytes ------------------------------------------------------------
+
+
+def old_frame(key: int, number: int, body: bytes) -> bytes:
+    """A request in version 0."""
+    head = struct.pack(">hhih", key, 0, number, 3) + b"old"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def old_answer(connection: socket.socket) -> bytes:
+    with connection.makefile("rb") as stream:
+        return stream.read(int.from_bytes(stream.read(4), "big"))
+
+
+@pytest.mark.parametrize("password", [PASSWORDS[ALICE], "not hers"], ids=["right", "wrong"])
+def test_plain_of_a_client_that_knows_version_0_of_the_handshake(
+    server: SecuredStandalone, password: str
+) -> None:
+    """Its password comes in a frame without a header, and is answered with an empty one."""
+    address = ("127.0.0.1", server.kafka_port)
+    with socket.create_connection(address, DEADLINE_S) as connection:
+        connection.sendall(old_frame(17, 1, b"\0\5PLAIN"))
+        assert old_answer(connection)[:6] == b"\0\0\0\1\0\0"
+        login = f"{ALICE}\0{ALICE}\0{password}".encode()
+        connection.sendall(struct.pack(">i", len(login)) + login)
+        if password == "not hers":
+            assert connection.recv(4) == b"", "the end says it"
+            return
+        assert connection.recv(4) == bytes(4)
+        connection.sendall(old_frame(3, 2, struct.pack(">i", 0)))
+        assert b"127.0.0.1" in old_answer(connection)
 
 
 # -- what a role may do ---------------------------------------------------------------------------

@@ -19,7 +19,9 @@ with error 35 in the oldest form, and so tells what is served.
 Where clients must show who they are, each request passes ``gate`` first, and those of a client
 that is not known are small and few: its frames have ``FIRST_FRAME_BYTES_MAX``, and it has
 ``broker.frame_timeout_ms`` to become known (``server``). ``gate`` is None where nobody must: that
-is all it costs there.
+is all it costs there. A client that chose its mechanism by version 0 of SaslHandshake sends frames
+that are nothing but the mechanism's messages, and gets such answers, until it is known
+(``TokenSlot``).
 
 Why: docs/adr/0106-kafka-protocol-over-logs.md, docs/adr/0157-kafkas-clients-show-who-they-are.md.
 """
@@ -37,7 +39,7 @@ from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
 from magnetar.env.certificates import peer_name
-from magnetar.env.framed import NO_ROOM, FramedConnection
+from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
 from magnetar.protocols.kafka.security.grants import Grants
@@ -45,6 +47,7 @@ from magnetar.protocols.kafka.security.sasl_exchange import SaslExchange, exchan
 from magnetar.protocols.kafka.security.sasl_gate import SaslGate
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.apis import (
+    APIS,
     ApiKey,
     RequestHead,
     encode_response,
@@ -53,7 +56,8 @@ from magnetar.wire.kafka.apis import (
     versions_response,
 )
 from magnetar.wire.kafka.errors import ErrorCode
-from magnetar.wire.kafka.primitives import FieldReader
+from magnetar.wire.kafka.primitives import Buffer, FieldReader
+from magnetar.wire.kafka.sasl_messages import SaslAuthenticateRequest
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +88,24 @@ class Slot:
         self.head = head
         self.response: Any = None
         self.done = False
+
+    def encoded(self) -> tuple[Sequence[Buffer], int]:
+        """The frame of the answer in parts, and its size."""
+        head = self.head
+        return encode_response(head.api_key, head.version, head.correlation_id, self.response)
+
+
+class TokenSlot(Slot):
+    """Of a mechanism's message that came without a header. Its answer has none either, and no place
+    for an error: the end of the connection says it, as Kafka does."""
+
+    __slots__ = ()
+
+    def encoded(self) -> tuple[Sequence[Buffer], int]:
+        if self.response.error_code:
+            return (), 0
+        token: bytes = self.response.auth_bytes
+        return (len(token).to_bytes(LENGTH_BYTES, "big"), token), LENGTH_BYTES + len(token)
 
 
 Handler: TypeAlias = "Callable[[KafkaSession, RequestHead, Any], Awaitable[Any]]"
@@ -122,6 +144,7 @@ class KafkaSession(FramedConnection):
         self.gate: SaslGate | None = None
         """None: nobody must show who it is."""
         self.exchange: SaslExchange | None = None
+        self._bare_tokens = False
         self._grants: Grants | None = None
         self._ends = False
         self.client_id = ""
@@ -197,13 +220,16 @@ class KafkaSession(FramedConnection):
             found = self._grants = Grants(access, self.gate.principal, self._loop.time)
         return found
 
-    def begin_exchange(self, access: Access) -> None:
+    def begin_exchange(self, access: Access, *, bare_tokens: bool) -> None:
+        """``bare_tokens``: the mechanism's messages come without headers."""
         assert self.gate is not None
+        self._bare_tokens = bare_tokens
         self.exchange = exchange_of(self.gate.mechanism, access, self.services.sasl_secret)
 
     def known(self) -> None:
         """From now on its requests may be large."""
         self.exchange = None
+        self._bare_tokens = False
         self._frame_bytes_max = request_bytes_max(self.services)
 
     def refused(self) -> None:
@@ -234,6 +260,9 @@ class KafkaSession(FramedConnection):
                 return
 
     def _request(self, frame: memoryview) -> None:
+        if self._bare_tokens:
+            self._token(bytes(frame))
+            return
         reader = FieldReader(frame)
         head = read_head(reader)
         if self.gate is not None:
@@ -250,11 +279,24 @@ class KafkaSession(FramedConnection):
             self._slots.pop()
         # It outlives this call: its bytes are its own from here on.
         reader = FieldReader(memoryview(bytes(frame)))
-        request = read_request(read_head(reader), reader)
+        self._begin(slot, read_request(read_head(reader), reader))
+
+    def _token(self, token: bytes) -> None:
+        """A frame within an exchange that version 0 of SaslHandshake began."""
+        key = ApiKey.SASL_AUTHENTICATE
+        head = RequestHead(key, 0, 0, self.client_id, APIS[key])
+        assert self.gate is not None
+        self._pass_gate(self.gate, head)
+        self.services.traffic.requests[key] += 1
+        self._begin(TokenSlot(head), SaslAuthenticateRequest(token))
+
+    def _begin(self, slot: Slot, request: Any) -> None:
+        """Nothing is read until the request is answered."""
         self._slots.append(slot)
         self.pause(KafkaPaused.REQUEST)
         task = self._answer(slot, request)
-        self.services.scope.spawn(task, f"{self.peer} {head.api.key.name}", fails(self._failed))
+        name = f"{self.peer} {ApiKey(slot.head.api_key).name}"
+        self.services.scope.spawn(task, name, fails(self._failed))
 
     def _produce(self, slot: Slot, reader: FieldReader) -> bool:
         request = read_request(slot.head, reader)
@@ -309,10 +351,7 @@ class KafkaSession(FramedConnection):
         while slots and slots[0].done:
             first = slots.popleft()
             if first.response is not None:
-                head = first.head
-                parts, size = encode_response(
-                    head.api_key, head.version, head.correlation_id, first.response
-                )
+                parts, size = first.encoded()
                 self.write_parts(parts, size)
         if self.paused and len(slots) <= SLOTS_MAX // 2:
             self.resume(KafkaPaused.SLOTS)

@@ -134,9 +134,8 @@ _LISTED: Final = (
     _api(_K.SYNC_GROUP, 0, 5, group_messages, "SyncGroup"),
     _api(_K.DESCRIBE_GROUPS, 0, 5, group_messages, "DescribeGroups"),
     _api(_K.LIST_GROUPS, 0, 5, group_messages, "ListGroups"),
-    # Version 0 goes on with tokens in frames of their own: clients that are not from before Kafka
-    # 1.0 use 1.
-    _api(_K.SASL_HANDSHAKE, 1, 1, sasl_messages, "SaslHandshake"),
+    # Version 0 goes on with tokens in frames of their own: kafka-python 2.0 uses no other.
+    _api(_K.SASL_HANDSHAKE, 0, 1, sasl_messages, "SaslHandshake"),
     _api(_K.API_VERSIONS, 0, 4, cluster_messages, "ApiVersions"),
     _api(_K.CREATE_TOPICS, 2, 7, admin_messages, "CreateTopics"),
     _api(_K.DELETE_TOPICS, 1, 6, admin_messages, "DeleteTopics"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,9 @@ class SecuredPeer(KafkaPeer):
         self.session.connection_made(self.transport)
         self._sent = []
 
-    async def chooses(self, mechanism: str) -> SaslHandshakeResponse:
-        answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
+    async def chooses(self, mechanism: str, version: int = 1) -> SaslHandshakeResponse:
+        request = SaslHandshakeRequest(mechanism)
+        answer = await self.ask(ApiKey.SASL_HANDSHAKE, request, version)
         assert isinstance(answer, SaslHandshakeResponse)
         return answer
 
@@ -81,6 +83,20 @@ class SecuredPeer(KafkaPeer):
         answer = await self.ask(ApiKey.SASL_AUTHENTICATE, request, version)
         assert isinstance(answer, SaslAuthenticateResponse)
         return answer
+
+    async def says_bare(self, message: bytes) -> bytes | None:
+        """As after version 0 of SaslHandshake, both ways without a header. None: the connection
+        ended without an answer."""
+        self.feed(len(message).to_bytes(4, "big") + message)
+        await asyncio.sleep(1)
+        self.session._flush()
+        data = bytes(self.transport.data)
+        self.transport.data.clear()
+        if not data:
+            assert self.session.closed
+            return None
+        assert int.from_bytes(data[:4], "big") == len(data) - 4
+        return data[4:]
 
     async def bears(self, token: str) -> SaslAuthenticateResponse:
         chosen = await self.chooses("OAUTHBEARER")

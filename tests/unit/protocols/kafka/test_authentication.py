@@ -84,6 +84,78 @@ def test_scram(tmp_path: Path, mechanism: str) -> None:
     run_secured(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
+def test_scram_in_bare_frames(tmp_path: Path, mechanism: str) -> None:
+    """kafka-python 1.4 and 2.0 know version 0 of SaslHandshake only."""
+
+    async def scenario(world: SecuredWorld) -> None:
+        peer, client = world.peer(), ScramClient(mechanism, "alice", "alice's", "abc")
+        chosen = await peer.chooses(mechanism, version=0)
+        assert chosen.error_code == ErrorCode.NONE
+        assert mechanism in chosen.mechanisms
+        challenge = await peer.says_bare(client.first())
+        assert challenge is not None
+        last = await peer.says_bare(client.final(challenge))
+        assert last is not None
+        assert client.trusts(last)
+        assert peer.session.grants.principal == Principal("alice")
+        assert await serves(peer), "its requests have heads again"
+
+    run_secured(tmp_path, scenario)
+
+
+def test_a_token_in_a_bare_frame(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        peer = world.peer()
+        await peer.chooses("OAUTHBEARER", version=0)
+        bearer = b"n,,\1auth=Bearer " + token("carol").encode() + b"\1\1"
+        assert await peer.says_bare(bearer) == b""
+        assert await serves(peer)
+        assert (await peer.bears(token("carol"))).error_code == ErrorCode.NONE, "now with heads"
+
+    run_secured(tmp_path, scenario)
+
+
+def test_a_wrong_proof_in_a_bare_frame_ends_the_connection_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        peer, client = world.peer(), ScramClient(SCRAM_SHA_256, "alice", "wrong", "abc")
+        await peer.chooses(SCRAM_SHA_256, version=0)
+        challenge = await peer.says_bare(client.first())
+        assert challenge is not None
+        assert await peer.says_bare(client.final(challenge)) is None
+        assert world.services.traffic.failed_authentications == 1
+        assert not peer.session.is_known
+
+    run_secured(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("message", [b"", b"\0\0\0\0", b"n,,n=alice,r=abc"])
+def test_what_is_no_message_of_the_mechanism_in_a_bare_frame(
+    tmp_path: Path, message: bytes
+) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        peer = world.peer()
+        await peer.chooses("PLAIN", version=0)
+        assert await peer.says_bare(message) is None
+        assert world.services.traffic.failed_authentications == 1
+
+    run_secured(tmp_path, scenario)
+
+
+def test_a_request_among_bare_frames_is_a_message_that_proves_nothing(tmp_path: Path) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        peer = world.peer()
+        await peer.chooses("PLAIN", version=0)
+        peer.tell(ApiKey.METADATA, MetadataRequest(topics=[]))
+        await asyncio.sleep(1)
+        assert peer.session.closed
+        assert not peer.transport.data
+
+    run_secured(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("name", ["alice", "nobody"])
 def test_a_wrong_proof_ends_the_connection_whoever_it_was(tmp_path: Path, name: str) -> None:
     async def scenario(world: SecuredWorld) -> None:
@@ -391,8 +463,9 @@ def test_noise_proves_nothing(access: Access, mechanism: str) -> None:
 def test_broken_frames_make_nobody_known_and_nothing_fail(tmp_path: Path) -> None:
     source = random.Random(11)
     good = [
-        encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "me", SaslHandshakeRequest(mechanism))
+        encode_request(ApiKey.SASL_HANDSHAKE, version, 1, "me", SaslHandshakeRequest(mechanism))
         for mechanism in ("OAUTHBEARER", SCRAM_SHA_256)
+        for version in (0, 1)
     ]
     good += [
         encode_request(ApiKey.SASL_AUTHENTICATE, version, 2, "me", SaslAuthenticateRequest(message))

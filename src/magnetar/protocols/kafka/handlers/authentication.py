@@ -47,7 +47,7 @@ async def handshake(
         session.services.traffic.failed_authentications += 1
         session.refused()
         return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
-    session.begin_exchange(access)
+    session.begin_exchange(access, bare_tokens=head.version == 0)
     return SaslHandshakeResponse(ErrorCode.NONE, offered)
 
 
