@@ -219,3 +219,23 @@ def test_brokers_may_be_given_where_there_is_one() -> None:
         assert await world.services.count_of(parse_topic("a")) == 4
 
     run(scenario)
+
+
+def test_a_broker_that_replicates_with_nobody_says_so() -> None:
+    """On ledgers copies are the bookies': there a factor says nothing, and clients name one."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for engine, factor, error in (
+            ("partition", 3, ErrorCode.INVALID_REPLICATION_FACTOR),
+            ("partition", 1, ErrorCode.NONE),
+            ("partition", -1, ErrorCode.NONE),
+            ("ledger", 3, ErrorCode.NONE),
+        ):
+            new = NewTopic(f"{factor}-on-{engine}", 1, factor)
+            new.configs.append(TopicConfig("magnetar.engine", engine))
+            asked = CreateTopicsRequest([new])
+            (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, asked)).topics
+            assert said.error_code == error, (engine, factor, said.error_message)
+
+    run(scenario)

@@ -220,9 +220,12 @@ def test_a_topic_is_made_with_its_settings_or_not_at_all() -> None:
 
 async def produced(peer: KafkaPeer, *batches: bytes) -> list[tuple[int, str | None]]:
     """The answers, of requests that do not wait for one another."""
+    frames = b""
     for each in batches:
-        part = ProducePartition(0, memoryview(each))
-        peer.tell(ApiKey.PRODUCE, ProduceRequest(None, -1, 60_000, [ProduceTopic("t", [part])]), 9)
+        topic = ProduceTopic("t", [ProducePartition(0, memoryview(each))])
+        frames += peer.frame(ApiKey.PRODUCE, ProduceRequest(None, -1, 60_000, [topic]), 9)
+    # In one piece: nothing else is read from a connection while a request is under way.
+    peer.feed(frames)
     found = []
     for _ in batches:
         (topic,) = (await peer.next())[1].topics

@@ -148,6 +148,10 @@ async def _replication(
     """What is said of replicas, taken out of ``configs``. It counts for partitions; ledgers have
     their own. Raises ``ReplicationFactorError``, ``InvalidPolicyError``, ``MetadataError``."""
     if services.replicated is None or on_ledgers:
+        if factor > 1 and not on_ledgers:
+            raise ReplicationFactorError(
+                f"{factor} replicas are asked for, and this broker replicates with no others"
+            )
         # What is said of the in-sync set is checked with the other settings: it is not dropped.
         return None
     least, unclean = configs.pop(MIN_IN_SYNC, None), configs.pop(UNCLEAN, None)
