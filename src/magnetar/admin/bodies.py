@@ -107,6 +107,25 @@ def subscription_start(body: object) -> Position:
     )
 
 
+def moved_to(body: object) -> tuple[Position, bool]:
+    """Where a subscription is moved: a message id, and whether what comes next is behind it. Of a
+    message within a batch the whole batch comes again: a place is that of an entry. Raises
+    ``BadBodyError``."""
+    about = _object("message id", body)
+    ledger_id, entry_id = about.get("ledgerId"), about.get("entryId")
+    for each in (ledger_id, entry_id):
+        if not isinstance(each, int) or isinstance(each, bool) or not -1 <= each < 2**63:
+            raise BadBodyError(
+                f"body: {json.dumps(body)[:100]} is no message id; send ledgerId and entryId"
+            )
+    assert isinstance(ledger_id, int)
+    assert isinstance(entry_id, int)
+    index = about.get("batchIndex")
+    within = isinstance(index, int) and index >= 0
+    after = bool(about.get("excluded") or about.get("isExcluded")) and not within
+    return Position(ledger_id, entry_id), after
+
+
 def flag(body: object) -> bool:
     """Raises ``BadBodyError``."""
     if not isinstance(body, bool):

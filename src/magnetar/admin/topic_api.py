@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from magnetar.admin import bodies
 from magnetar.admin.elsewhere import note_authoritative
@@ -20,6 +20,8 @@ from magnetar.admin.topic_stats import left_out
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
 from magnetar.env.health import Health
+from magnetar.model.ids import LATEST
+from magnetar.topics.positions import PublishTime
 
 ExcludePublishers: TypeAlias = Annotated[bool, Query(alias="excludePublishers")]
 ExcludeConsumers: TypeAlias = Annotated[bool, Query(alias="excludeConsumers")]
@@ -32,6 +34,7 @@ def routes(service: TopicService, health: Health) -> APIRouter:
     _add_lookup(router, service)
     _add_stats(router, service, health)
     _add_subscriptions(router, service)
+    _add_moves(router, service)
     _add_partitions(router, service)
     _add_changes(router, service)
     return router
@@ -122,6 +125,51 @@ def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
         """Delete a subscription; of a partitioned topic, from every partition."""
         name = topic_name(tenant, namespace, topic)
         await service.delete_subscription(name, subscription, force)
+        return Response(status_code=204)
+
+
+def _add_moves(router: APIRouter, service: TopicService) -> None:
+    path = TOPIC + "/subscription/{subscription}"
+
+    @router.post(path + "/resetcursor/{time_ms}", status_code=204)
+    async def reset_to_time(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        time_ms: Annotated[int, Path(ge=0, lt=2**63)],
+    ) -> Response:
+        """Move a subscription to the first message that was published at that time (milliseconds
+        since 1970) or later; of a partitioned topic, in every partition. Its consumers are sent
+        away, and come back."""
+        name = topic_name(tenant, namespace, topic)
+        await service.move_subscription(name, subscription, PublishTime(time_ms))
+        return Response(status_code=204)
+
+    @router.post(path + "/resetcursor", status_code=204, openapi_extra=WITH_BODY)
+    async def reset_to_message(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        request: Request,
+    ) -> Response:
+        """The same to a message id, which is the body, or (`excluded`) behind it; of a partitioned
+        topic, that of earliest or latest. Of a message within a batch the whole batch comes."""
+        to, after = bodies.moved_to(await bodies.read_json(request))
+        name = topic_name(tenant, namespace, topic)
+        await service.move_subscription(name, subscription, to, after)
+        return Response(status_code=204)
+
+    @router.post(path + "/skip_all", status_code=204)
+    async def skip_all(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+    ) -> Response:
+        """The same behind all that is there: its backlog is gone."""
+        await service.move_subscription(topic_name(tenant, namespace, topic), subscription, LATEST)
         return Response(status_code=204)
 
 

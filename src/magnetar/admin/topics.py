@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
@@ -38,10 +39,12 @@ from magnetar.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from magnetar.model.ids import EARLIEST, Position
+from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
+from magnetar.topics.seek import seek
 from magnetar.topics.topic import Topic
 from magnetar.topics.upkeep import expire_messages
 
@@ -343,28 +346,68 @@ class TopicService:
     async def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Of a partitioned topic, from each partition that has it. Raises
         ``TopicNotFoundError``, ``SubscriptionNotFoundError``, ``NotAllowedError``."""
+        delete = partial(self._delete_subscription, subscription=subscription, force=force)
+        await self._in_parts(topic, subscription, delete)
+
+    async def _in_parts(
+        self, topic: str, subscription: str | None, change: Callable[..., Awaitable[None]]
+    ) -> None:
+        """``change(part, whole=...)`` where there is such a subscription; ``whole``: the topic has
+        no other part. Raises ``SubscriptionNotFoundError`` if none has it."""
         name, found = parse_topic(topic), False
         for part in await self._parts(name):
             with contextlib.suppress(SubscriptionNotFoundError):
-                await self._delete_subscription(part, subscription, force, part == name)
+                await change(part, whole=part == name)
                 found = True
         if not found:
             raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
+
+    async def move_subscription(
+        self, topic: str, subscription: str, to: Place, after: bool = False
+    ) -> None:
+        """What comes next to the subscription is at ``to``; with ``after`` (of a position) behind
+        it. Its consumers are sent away, and come back. Of a partitioned topic in each partition,
+        by time or to an end. Stored when it returns. Raises ``TopicNotFoundError``,
+        ``SubscriptionNotFoundError``, ``NotAllowedError``."""
+        name = parse_topic(topic)
+        count = await self._control.partitioned.partitions(name)
+        if count and not isinstance(to, PublishTime) and to not in (EARLIEST, LATEST):
+            raise NotAllowedError(
+                f"{name} has {count} partitions, and a message id is a place in one of them: name "
+                f"that one ({name.of_partition(0)}), or move it by time"
+            )
+        move = partial(self._move, subscription=subscription, to=to, after=after)
+        await self._in_parts(topic, subscription, move)
+
+    async def _move(
+        self, part: TopicName, *, subscription: str, to: Place, after: bool, whole: bool
+    ) -> None:
+        owner = await self._locate(part)
+        if not isinstance(owner, At):
+            opened = await self._topics.get(part, create=False)
+            positions = opened.readable.positions
+            if after and isinstance(to, Position) and seek_target(positions, to) == to:
+                to = positions.next_position(to)
+            await seek(opened, opened.subscription(subscription), to)
+            return
+        if whole:
+            raise _elsewhere(part, owner)
+        what, body = f"{subscription_path(subscription)}/resetcursor", None
+        if isinstance(to, PublishTime):
+            what = f"{what}/{to.time_ms}"
+        else:
+            body = {"ledgerId": to.ledger_id, "entryId": to.entry_id, "excluded": after}
+        await self._peers.ask(owner.http_url, about_topic("POST", part, what, body=body))
 
     async def expire_messages(self, topic: str, subscription: str | None, age_s: int) -> None:
         """What is ``age_s`` old or older counts as acknowledged for the subscription, or for all
         durable ones if none is named; stored when it returns. Of a partitioned topic, in each
         partition. Raises ``TopicNotFoundError``, ``SubscriptionNotFoundError``."""
-        name, found = parse_topic(topic), False
-        for part in await self._parts(name):
-            with contextlib.suppress(SubscriptionNotFoundError):
-                await self._expire(part, subscription, age_s, part == name)
-                found = True
-        if not found:
-            raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
+        expire = partial(self._expire, subscription=subscription, age_s=age_s)
+        await self._in_parts(topic, subscription, expire)
 
     async def _expire(
-        self, part: TopicName, subscription: str | None, age_s: int, whole: bool
+        self, part: TopicName, *, subscription: str | None, age_s: int, whole: bool
     ) -> None:
         owner = await self._locate(part)
         if isinstance(owner, At):
@@ -384,7 +427,7 @@ class TopicService:
             await each.cursor.wait_stored()
 
     async def _delete_subscription(
-        self, part: TopicName, subscription: str, force: bool, whole: bool
+        self, part: TopicName, *, subscription: str, force: bool, whole: bool
     ) -> None:
         owner = await self._locate(part)
         if not isinstance(owner, At):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
@@ -14,6 +15,7 @@ from magnetar.cli.policies import topic_policies
 from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
 from magnetar.config_loading import TIME_UNITS, whole_number
 from magnetar.model.errors import ConfigError
+from magnetar.model.ids import EARLIEST, LATEST
 
 
 @click.group()
@@ -27,6 +29,7 @@ def topics() -> None:
       magnetar topics create-partitioned flights 8
       magnetar topics policies set flights --retention-time 30d
       magnetar topics expire flights --older-than 1h
+      magnetar topics seek flights --subscription billing --to 1h
       magnetar topics delete flights
     """
 
@@ -187,6 +190,47 @@ def expire(topic: str, subscription: str | None, older_than: str, url: str) -> N
     seconds = -(-age_ms // 1000)
     RestClient(url).send_post(f"{topic_path(topic)}/{whose}/expireMessages/{seconds}")
     click.echo(f"expired what is {seconds} s old or older in {topic}")
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--subscription", required=True, help="Its name.")
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, a message id (LEDGER:ENTRY), or how long ago (90s, 1h, 3d).",
+)
+@url_option
+def seek(topic: str, subscription: str, place: str, url: str) -> None:
+    """Move a subscription of TOPIC: what comes next to it is at PLACE. Its consumers are sent away
+    and come back."""
+    name = quote(quote(subscription, safe=""), safe="")
+    path = f"{topic_path(topic)}/subscription/{name}/resetcursor"
+    message_id = _place_of(place)
+    if message_id is None:
+        age_ms = whole_number(place, TIME_UNITS)
+        if age_ms is None or age_ms < 0:
+            raise ConfigError(
+                f"--to {place!r} cannot be used; accepted: earliest, latest, 12:34, 90s, 1h, 3d"
+            )
+        path = f"{path}/{max(0, int(time.time() * 1000) - age_ms)}"
+    RestClient(url).send_post(path, message_id)
+    click.echo(f"moved {subscription} of {topic} to {place}")
+
+
+def _place_of(place: str) -> dict[str, int] | None:
+    """The message id that ``place`` names; None: none."""
+    ends = {"earliest": EARLIEST, "latest": LATEST}
+    parts = place.split(":")
+    if place in ends:
+        ledger_id, entry_id = ends[place]
+    elif len(parts) == 2 and all(each.isascii() and each.isdigit() for each in parts):
+        ledger_id, entry_id = map(int, parts)
+    else:
+        return None
+    return {"ledgerId": ledger_id, "entryId": entry_id}
 
 
 @topics.command()

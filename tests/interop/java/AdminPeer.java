@@ -128,7 +128,8 @@ public final class AdminPeer {
         "schemas.testCompatibility", "tenants.createTenant",
         "tenants.getTenantInfo", "tenants.getTenants", "topics.createNonPartitionedTopic",
         "topics.createPartitionedTopic", "topics.delete", "topics.deletePartitionedTopic",
-        "topics.deleteSubscription", "topics.getInternalStats", "topics.getList",
+        "topics.deleteSubscription", "topics.resetCursor", "topics.skipAllMessages",
+        "topics.getInternalStats", "topics.getList",
         "topics.getPartitionedStats", "topics.getPartitionedTopicList",
         "topics.getPartitionedTopicMetadata", "topics.getStats", "topics.getSubscriptions",
         "topics.updatePartitionedTopic");
@@ -461,18 +462,54 @@ public final class AdminPeer {
     }
 
     private void moving() throws Exception {
-        String words = "not served: moving subscriptions over HTTP";
+        String words = "not served: skipping some messages";
         Class<ServerSideErrorException> how = ServerSideErrorException.class;
         Topics topics = admin.topics();
-        refused(how, words, () -> topics.resetCursor(TOPIC, "s", MessageId.earliest));
-        refused(how, words, () -> topics.resetCursor(TOPIC, "s", 1L));
         refused(how, words, () -> topics.skipMessages(TOPIC, "s", 1));
-        refused(how, words, () -> topics.skipAllMessages(TOPIC, "s"));
         refused(how, words, () -> topics.expireMessages(TOPIC, "s", MessageId.earliest, false));
+        refused(NotFoundException.class, "no subscription s",
+            () -> topics.skipAllMessages(TOPIC, "s"));
+        moved();
         topics.createSubscription(TOPIC, "s", MessageId.earliest);
         check(topics.getSubscriptions(TOPIC).contains("s"), "it is made");
         topics.deleteSubscription(TOPIC, "s");
         check(!topics.getSubscriptions(TOPIC).contains("s"), "it is deleted");
+    }
+
+    /** A consumer that is there is sent away, and gets what follows from where it was moved to. */
+    private void moved() throws Exception {
+        String topic = "persistent://peer/a/moved";
+        Topics topics = admin.topics();
+        topics.createNonPartitionedTopic(topic);
+        List<MessageId> sent = new ArrayList<>();
+        try (Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("s")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
+            Producer<byte[]> producer =
+                client.newProducer().topic(topic).enableBatching(false).create()) {
+            for (int number = 0; number < 5; number++) {
+                sent.add(producer.send(("" + number).getBytes()));
+            }
+            topics.skipAllMessages(topic, "s");
+            same(backlogOf(topic, "s"), 0L, "nothing is left");
+            topics.resetCursor(topic, "s", sent.get(3));
+            same(backlogOf(topic, "s"), 2L, "from that message on");
+            topics.resetCursor(topic, "s", sent.get(3), true);
+            same(backlogOf(topic, "s"), 1L, "behind it");
+            topics.resetCursor(topic, "s", 1L);
+            same(backlogOf(topic, "s"), 5L, "everything is later");
+            topics.resetCursor(topic, "s", MessageId.latest);
+            same(backlogOf(topic, "s"), 0L, "the end");
+            topics.resetCursor(topic, "s", MessageId.earliest);
+            same(backlogOf(topic, "s"), 5L, "the beginning");
+            producer.send("5".getBytes());
+            List<String> got = new ArrayList<>();
+            do { // what was on its way before may come first
+                got.add(new String(consumer.receive(30, TimeUnit.SECONDS).getData()));
+            } while (!got.get(got.size() - 1).equals("5"));
+            same(got.subList(Math.max(0, got.size() - 6), got.size()),
+                List.of("0", "1", "2", "3", "4", "5"), "all, in their order");
+        }
+        topics.delete(topic);
     }
 
     private static SchemaInfo avro(String fields) {

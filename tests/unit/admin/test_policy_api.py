@@ -137,6 +137,12 @@ def test_what_is_configured_is_what_is_applied() -> None:
         (f"{N}/readOnlyBrokers", {"json": []}, 412, "JSON object"),
         (f"{P}/t/all_subscription/expireMessages/-1", {}, 400, "greater than or equal to 0"),
         (f"{P}/t/subscription/s/expireMessages/1", {}, 404, "no subscription s"),
+        (f"{P}/t/subscription/s/skip_all", {}, 404, "no subscription s"),
+        (f"{P}/t/subscription/s/resetcursor/1", {}, 404, "no subscription s"),
+        (f"{P}/t/subscription/s/resetcursor/x", {}, 400, "integer"),
+        (f"{P}/t/subscription/s/resetcursor", {}, 400, "message id"),
+        (f"{P}/t/subscription/s/resetcursor", {"json": {"ledgerId": 1}}, 400, "no message id"),
+        (f"{P}/none/subscription/s/skip_all", {}, 404, "does not exist"),
         (f"{P}/t/subscriptionExpirationTime", {"json": 1}, 404, "nothing at"),
         (f"{N}/deduplicationSnapshotInterval", {"json": 9}, 501, "deduplicationSnapshotInterval"),
     ],
@@ -183,6 +189,59 @@ def test_messages_expire_by_hand() -> None:
         assert [cursor.backlog_entries() for cursor in cursors] == [2, 6]
         assert await p.status("POST", f"{P}/t/all_subscription/expireMessages/0") == 204
         assert [cursor.backlog_entries() for cursor in cursors] == [0, 0]
+
+    serve(scenario)
+
+
+def test_subscriptions_are_moved() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        peer = p.world.peer()
+        name = "persistent://public/default/t"
+        await peer.produce(name)
+        peer.publish(6)
+        await peer.heard()
+        p.world.log(name)._order._times_ms[:] = [1000, 1000, 2000, 2000, 3000, 3000]
+        cursor = (await open_durable(p.world.topic(name), "a", EARLIEST, {})).cursor
+        await peer.subscribe("a", topic=name)
+        places = p.world.log(name).positions
+        third = places.next_position(places.next_position(places.first))
+        id_of_third = {"ledgerId": third.ledger_id, "entryId": third.entry_id}
+        whose = f"{P}/t/subscription/a"
+        earliest, latest = ({"ledgerId": n, "entryId": n} for n in (-1, 2**63 - 1))
+        for path, body, left in (
+            ("skip_all", None, 0),
+            ("resetcursor/2000", None, 4),
+            ("resetcursor/3001", None, 0),
+            ("resetcursor/0", None, 6),
+            ("resetcursor", latest, 0),
+            ("resetcursor", {**earliest, "excluded": True}, 6),
+            ("resetcursor", id_of_third, 4),
+            ("resetcursor", {**id_of_third, "excluded": True}, 3),
+            ("resetcursor", {**id_of_third, "isExcluded": True, "batchIndex": -1}, 3),
+            ("resetcursor", {**id_of_third, "excluded": True, "batchIndex": 0}, 4),
+            ("resetcursor", {"ledgerId": 99, "entryId": 0, "excluded": True}, 0),
+        ):
+            assert await p.status("POST", f"{whose}/{path}", json=body) == 204
+            assert cursor.backlog_entries() == left, (path, body)
+        assert p.world.topic(name).subscription("a").consumers == [], "it was sent away"
+
+    serve(scenario)
+
+
+def test_of_a_partitioned_topic_subscriptions_are_moved_by_time() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/parts/partitions", content=b"2")
+        await p.client.put(f"{P}/parts/subscription/a", json={"ledgerId": -1, "entryId": -1})
+        whose = f"{P}/parts/subscription/a"
+        for path, body in (
+            ("skip_all", None),
+            ("resetcursor/1", None),
+            ("resetcursor", {"ledgerId": -1, "entryId": -1}),
+        ):
+            assert await p.status("POST", f"{whose}/{path}", json=body) == 204
+        found = await p.reason("POST", f"{whose}/resetcursor", json={"ledgerId": 1, "entryId": 0})
+        assert (found[0], "parts-partition-0" in found[1]) == (409, True), found
 
     serve(scenario)
 

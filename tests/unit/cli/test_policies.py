@@ -151,6 +151,9 @@ def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
         (("topics", "policies", "set", "a", "--delay-tick", "5s"), 2, "go with --delayed"),
         (("topics", "policies", "get", "unknown"), 1, "does not exist"),
         (("topics", "expire", "a", "--older-than", "soon"), 2, "90s, 1h, 3d"),
+        (("topics", "seek", "a", "--subscription", "s", "--to", "soon"), 2, "12:34"),
+        (("topics", "seek", "a", "--subscription", "s", "--to", "1:-2"), 2, "12:34"),
+        (("topics", "seek", "a", "--subscription", "none", "--to", "latest"), 1, "none"),
         (("topics", "expire", "a", "--older-than", "1h", "--subscription", "n o"), 1, "n o"),
     ],
 )
@@ -172,3 +175,17 @@ def test_messages_expire(command: Command) -> None:
     stats = json.loads(command("topics", "stats", "a", "--json")[1])
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
     assert command("topics", "expire", "a", "--older-than", "0s")[0] == 0
+
+
+def test_a_subscription_is_moved(command: Command) -> None:
+    def backlog() -> int:
+        stats = json.loads(command("topics", "stats", "a", "--json")[1])
+        return int(stats["subscriptions"]["s"]["msgBacklog"])
+
+    whole = {}
+    for place in ("latest", "earliest", "0s", "90000d", "9999999:0", "0:0"):
+        status, said, error = command("topics", "seek", "a", "--subscription", "s", "--to", place)
+        assert (status, place in said) == (0, True), error
+        whole[place] = backlog()
+    assert whole["latest"] == whole["0s"] == whole["9999999:0"] == 0
+    assert whole["earliest"] == whole["90000d"] == whole["0:0"] > 0

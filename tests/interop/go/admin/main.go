@@ -288,13 +288,17 @@ func (p *peer) subscriptions() {
 	check(last.EntryID == -1, "the last message of an empty topic: %v", last)
 	_, err = p.admin.Topics().GetMessageID(topic(plain), 1)
 	must(err)
-	moving := "not served: moving subscriptions over HTTP"
-	refused(501, moving, func() error {
-		return p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "s", 1)
-	})
-	refused(501, moving, func() error {
+	refused(501, "not served: skipping some messages", func() error {
 		return p.admin.Subscriptions().SkipMessages(topic(plain), "s", 1)
 	})
+	refused(404, "has no subscription", func() error {
+		return p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "s", 1)
+	})
+	must(p.admin.Subscriptions().Create(topic(plain), "moved", utils.Earliest))
+	must(p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "moved", 1))
+	must(p.admin.Subscriptions().ResetCursorToMessageID(topic(plain), "moved", utils.Latest))
+	must(p.admin.Subscriptions().ClearBacklog(topic(plain), "moved"))
+	must(p.admin.Subscriptions().Delete(topic(plain), "moved"))
 	refused(404, "has no subscription", func() error {
 		return p.admin.Subscriptions().ExpireMessages(topic(plain), "s", 1)
 	})
