@@ -196,26 +196,3 @@ def test_the_bookie_asks_the_writers_of_its_process(tmp_path: Path) -> None:
             await remote.close()
 
     asyncio.run(scenario())
-
-
-def test_a_lac_told_within_the_process_costs_the_journal_nothing(tmp_path: Path) -> None:
-    """Of a thousand quiet topics each would be a commit; over TCP it is durable, as ever."""
-
-    async def scenario() -> None:
-        async with running(tmp_path) as (bookie, server):
-            local = LocalBookie(BookieId("b"), bookie)
-            remote: BookieClient = BookieConnection(
-                BookieId("b"), fixed_address("127.0.0.1", server.port)
-            )
-            await local.write_lac(7, KEY, 0, DIGEST.build_lac(0))  # not known: binds its key
-            assert await add(local, [0, 1]) == {None}
-            before = bookie._appended_bytes()
-            await local.write_lac(7, KEY, 1, DIGEST.build_lac(1))
-            assert bookie._appended_bytes() == before
-            assert (await remote.read_lac(7)).explicit_lac == DIGEST.build_lac(1)
-            await remote.write_lac(7, KEY, 3, DIGEST.build_lac(3))
-            assert bookie._appended_bytes() > before
-            await local.close()
-            await remote.close()
-
-    asyncio.run(scenario())

@@ -293,11 +293,9 @@ class Bookie:
 
     # -- fencing, last add confirmed, barriers ------------------------------------------------
 
-    async def write_lac(
-        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
-    ) -> None:
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         """See ``BookieCore.write_lac``. Raises ``BadRequestError`` for a large ``body``."""
-        await self._fences.write_lac(ledger_id, master_key, lac, body, durable)
+        await self._fences.write_lac(ledger_id, master_key, lac, body)
 
     def add_lac_source(self, source: LacSource) -> None:
         """See ``LocalCore.add_lac_source``."""

@@ -96,11 +96,8 @@ class BookieCore(Protocol):
         self, ledger_id: int, flags: int = 0, master_key: bytes = b""
     ) -> KnownLac: ...
 
-    async def write_lac(
-        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
-    ) -> None:
-        """Remember an explicit LAC, of those of a ledger the highest. Without ``durable`` it may be
-        gone after a crash (of a ledger that the bookie knows; else it is durable all the same)."""
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        """Remember an explicit LAC, of those of a ledger the highest, durably."""
         ...
 
     async def force(self, ledger_id: int) -> None:

@@ -74,18 +74,15 @@ class Fences:
             ledger.fence_durable = True
         return ledger
 
-    async def write_lac(
-        self, ledger_id: int, master_key: bytes, lac: int, body: bytes, durable: bool = True
-    ) -> None:
+    async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
         """As ``BookieCore.write_lac``."""
         _check_body(ledger_id, body)
         ledger = await self._table.load(ledger_id)
         self._admission.check_add(ledger_id, ledger, master_key, RECOVERY)
         if ledger is None or not ledger.master_key:
-            ledger, durable = self.bind(ledger_id, ledger, master_key), True
+            ledger = self.bind(ledger_id, ledger, master_key)
         _take_lac(ledger, lac, body)
-        if durable:
-            await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
+        await ledger.journal.write(LAC, encode_lac(ledger_id, lac, body))
 
     def ask_for_lac(self, ledger: HeldLedger) -> None:
         """A reader wants to know how far the ledger is confirmed: if it is written in this process,

@@ -76,10 +76,7 @@ class LocalBookie:
         return LacReply(reply.last_add_confirmed, reply.last_entry, reply.explicit_lac)
 
     async def write_lac(self, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        # Not durable: what could lose it ends the writer too, and whoever takes the ledger over
-        # finds its end in the entries. In the journal it is a commit per quiet topic and second
-        # (docs/adr/0122-lacs-within-a-process-are-not-journaled.md).
-        await self._open().write_lac(ledger_id, master_key, lac, body, durable=False)
+        await self._open().write_lac(ledger_id, master_key, lac, body)
 
     def ask_for_lacs(self, source: LacSource) -> None:
         """As ``ledger.bookies.AsksForLacs``, structurally."""

@@ -10,7 +10,8 @@ With many topics there would be an announcement for nearly every message. Bookie
 process are not told: they ask the writer when a reader asks them (``LedgerContext.asking``), and a
 writer all of whose bookies do has no timer.
 
-Why: docs/adr/0186-bookies-of-the-process-ask-for-lacs.md.
+Why: docs/adr/0122-lacs-within-a-process-are-not-journaled.md, and what took its place,
+docs/adr/0186-bookies-of-the-process-ask-for-lacs.md.
 """
 
 from __future__ import annotations
