@@ -50,7 +50,7 @@ def _without_last_epoch(self: Any, asked: Any) -> Any:
     return request
 
 
-async def _stays(self: Any, partition: Any, *, failed: bool) -> bool:
+async def _stays(self: Any, partition: Any, change: Any) -> bool:
     return True
 
 

@@ -7,7 +7,9 @@ import pytest
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
 from tests.unit.admin.test_api import P, Platform, serve
+from tests.unit.protocols.pulsar.harness import Peer
 
+NAME = "persistent://public/default/t"
 N = "/admin/v2/namespaces/public/default"
 RETENTION = {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}
 PERSISTENCE = {
@@ -174,16 +176,21 @@ def test_stats_say_what_the_topics_retention_keeps() -> None:
     serve(scenario)
 
 
+async def six_published(p: Platform, times_ms: list[int]) -> Peer:
+    """Into ``NAME``, at those times."""
+    await p.client.put(f"{P}/t")
+    peer = p.world.peer()
+    await peer.produce(NAME)
+    peer.publish(6)
+    await peer.heard()
+    p.world.log(NAME)._order._times_ms[:] = times_ms
+    return peer
+
+
 def test_messages_expire_by_hand() -> None:
     async def scenario(p: Platform) -> None:
-        await p.client.put(f"{P}/t")
-        peer = p.world.peer()
-        name = "persistent://public/default/t"
-        await peer.produce(name)
-        peer.publish(6)
-        await peer.heard()
-        p.world.log(name)._order._times_ms[:] = [10**12 - 9000] * 4 + [10**12] * 2
-        topic = p.world.topic(name)
+        await six_published(p, [10**12 - 9000] * 4 + [10**12] * 2)
+        topic = p.world.topic(NAME)
         cursors = [(await open_durable(topic, each, EARLIEST, {})).cursor for each in "ab"]
         assert await p.status("POST", f"{P}/t/subscription/a/expireMessages/9") == 204
         assert [cursor.backlog_entries() for cursor in cursors] == [2, 6]
@@ -195,16 +202,10 @@ def test_messages_expire_by_hand() -> None:
 
 def test_subscriptions_are_moved() -> None:
     async def scenario(p: Platform) -> None:
-        await p.client.put(f"{P}/t")
-        peer = p.world.peer()
-        name = "persistent://public/default/t"
-        await peer.produce(name)
-        peer.publish(6)
-        await peer.heard()
-        p.world.log(name)._order._times_ms[:] = [1000, 1000, 2000, 2000, 3000, 3000]
-        cursor = (await open_durable(p.world.topic(name), "a", EARLIEST, {})).cursor
-        await peer.subscribe("a", topic=name)
-        places = p.world.log(name).positions
+        peer = await six_published(p, [1000, 1000, 2000, 2000, 3000, 3000])
+        cursor = (await open_durable(p.world.topic(NAME), "a", EARLIEST, {})).cursor
+        await peer.subscribe("a", topic=NAME)
+        places = p.world.log(NAME).positions
         third = places.next_position(places.next_position(places.first))
         id_of_third = {"ledgerId": third.ledger_id, "entryId": third.entry_id}
         whose = f"{P}/t/subscription/a"
@@ -224,7 +225,7 @@ def test_subscriptions_are_moved() -> None:
         ):
             assert await p.status("POST", f"{whose}/{path}", json=body) == 204
             assert cursor.backlog_entries() == left, (path, body)
-        assert p.world.topic(name).subscription("a").consumers == [], "it was sent away"
+        assert p.world.topic(NAME).subscription("a").consumers == [], "it was sent away"
 
     serve(scenario)
 

@@ -24,9 +24,9 @@ Why: docs/adr/0114-brokers-replicate-partitions.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -55,6 +55,8 @@ PAUSE_S: Final = 0.2
 REOPEN_S: Final = 5.0
 HAND_OVERS_AT_ONCE: Final = 64
 TOLD_MAX: Final = 10
+
+_Change: TypeAlias = Callable[[PartitionState, election.Live], PartitionState | None]
 
 
 class _OwnReplica:
@@ -318,15 +320,13 @@ class Replicas:
         # on in the epoch that it led.
         stepped_down = False
         while not stepped_down:
-            stepped_down = await self._step_down(kept.partition, failed=True)
+            stepped_down = await self._step_down(kept.partition, self._given_up)
             await asyncio.sleep(PAUSE_S)
         await asyncio.sleep(REOPEN_S)
         kept.failed, kept.played = False, None
 
-    async def _step_down(self, partition: Partition, *, failed: bool) -> bool:
-        """Another leads, if one is in sync; else nobody does, and this replica is in sync no more,
-        if its log ``failed``. False: the store could not be asked."""
-        change = self._given_up if failed else self._without_me
+    async def _step_down(self, partition: Partition, change: _Change) -> bool:
+        """Store what ``change`` makes of the state. False: the store could not be asked."""
         try:
             live = live_of(await self._brokers.look())
             stored = await self._image.store.change(*partition, lambda state: change(state, live))
@@ -339,6 +339,8 @@ class Replicas:
         return True
 
     def _given_up(self, state: PartitionState, live: election.Live) -> PartitionState | None:
+        """Another leads, if one is in sync; else nobody does, and this replica, whose log has
+        failed, is in sync no more."""
         forgets = not self._host.directory.policy.sync.durable
         return election.give_up(state, live, self._me.broker, forgets=forgets)
 
@@ -348,18 +350,22 @@ class Replicas:
             return None
         return election.elect(state, others)
 
+    def _relieved(self, state: PartitionState, live: election.Live) -> PartitionState | None:
+        me = self._me.broker
+        if state.leader != me or me not in live:
+            return None
+        # It drains, whatever others have heard by now.
+        return election.relieve(state, {**live, me: live[me]._replace(drains=True)})
+
     async def hand_over(self) -> None:
         """Have others lead what is led here, where they are in sync."""
-        led = self.led()
-        for start in range(0, len(led), HAND_OVERS_AT_ONCE):
-            some = led[start : start + HAND_OVERS_AT_ONCE]
-            await asyncio.gather(*(self._step_down(each, failed=False) for each in some))
+        await self._step_down_all(self.led(), self._without_me)
 
     async def relieve(self) -> None:
-        """As ``hand_over``, of a broker that drains: it goes on as a replica in sync."""
+        """As ``hand_over``, of a broker that drains: it goes on as a replica in sync. What fails
+        here the controller does."""
         led = self.led()
-        for start in range(0, len(led), HAND_OVERS_AT_ONCE):
-            await asyncio.gather(*map(self._relieve, led[start : start + HAND_OVERS_AT_ONCE]))
+        await self._step_down_all(led, self._relieved)
         left = [each for each in led if self._leads_still(each)]
         if left:
             log.warning(
@@ -369,23 +375,10 @@ class Replicas:
                 partitions=[f"{topic}-{number}" for topic, number in left[:TOLD_MAX]],
             )
 
-    async def _relieve(self, partition: Partition) -> None:
-        me = self._me.broker
-
-        def change(state: PartitionState) -> PartitionState | None:
-            return election.relieve(state, live) if state.leader == me else None
-
-        try:
-            live = dict(live_of(await self._brokers.look()))
-            if me in live:  # whatever others have heard by now
-                live[me] = live[me]._replace(drains=True)
-            stored = await self._image.store.change(*partition, change)
-        except NoNodeError:
-            return
-        except MetadataError as error:  # the controller does it
-            log.info("partition is not handed over", partition=partition, error=str(error))
-            return
-        self._image.stored(partition, stored)
+    async def _step_down_all(self, partitions: Sequence[Partition], change: _Change) -> None:
+        for start in range(0, len(partitions), HAND_OVERS_AT_ONCE):
+            some = partitions[start : start + HAND_OVERS_AT_ONCE]
+            await asyncio.gather(*(self._step_down(each, change) for each in some))
 
     def _leads_still(self, partition: Partition) -> bool:
         found = self._image.states.get(partition)
