@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.kafka import (
+    acl_messages,
     admin_messages,
     cluster_messages,
     consumer_group_messages,
@@ -66,6 +67,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -147,6 +151,9 @@ _LISTED: Final = (
     _api(_K.END_TXN, 0, 3, transaction_messages, "EndTxn"),
     _api(_K.WRITE_TXN_MARKERS, 1, 1, transaction_messages, "WriteTxnMarkers"),
     _api(_K.TXN_OFFSET_COMMIT, 0, 3, transaction_messages, "TxnOffsetCommit"),
+    _api(_K.DESCRIBE_ACLS, 0, 3, acl_messages, "DescribeAcls"),
+    _api(_K.CREATE_ACLS, 0, 3, acl_messages, "CreateAcls"),
+    _api(_K.DELETE_ACLS, 0, 3, acl_messages, "DeleteAcls"),
     _api(_K.DESCRIBE_CONFIGS, 1, 4, admin_messages, "DescribeConfigs"),
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
     _api(_K.ALTER_REPLICA_LOG_DIRS, 1, 2, log_dir_messages, "AlterReplicaLogDirs"),

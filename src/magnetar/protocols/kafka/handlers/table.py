@@ -15,6 +15,7 @@ from magnetar.protocols.kafka.coordination.share_groups import ShareGroups
 from magnetar.protocols.kafka.coordination.share_states import ShareStates
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers import (
+    acls,
     admin,
     authentication,
     authorizing,
@@ -48,6 +49,9 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
         ApiKey.DELETE_RECORDS: partition_admin.delete_records,
+        ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+        ApiKey.CREATE_ACLS: acls.create_acls,
+        ApiKey.DELETE_ACLS: acls.delete_acls,
         ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
@@ -97,6 +101,9 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.DESCRIBE_TRANSACTIONS: authorizing_groups.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: authorizing_groups.list_transactions,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: authorizing.offset_for_leader_epoch,
+        ApiKey.DESCRIBE_ACLS: authorizing.anybody,
+        ApiKey.CREATE_ACLS: authorizing.anybody,
+        ApiKey.DELETE_ACLS: authorizing.anybody,
         ApiKey.DESCRIBE_CONFIGS: authorizing.describe_configs,
         ApiKey.ALTER_CONFIGS: authorizing.alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: authorizing_cluster.alter_replica_log_dirs,
