@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from magnetar.model.errors import MagnetarError, TopicNotFoundError
+from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.coordinator import coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey
@@ -78,6 +78,8 @@ class TransactionHandlers:
     async def add_partitions(
         self, session: KafkaSession, head: RequestHead, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse:
+        """All of them or none, as in Kafka: beside a partition that is not there the others are
+        ``OPERATION_NOT_ATTEMPTED``; what the coordinator says is said of each."""
         answer = AddPartitionsToTxnResponse()
         places: list[Place] = []
         asked: list[PartitionResult] = []
@@ -88,15 +90,11 @@ class TransactionHandlers:
             for index in topic.partitions:
                 where = PartitionResult(index)
                 said.partitions.append(where)
-                try:
-                    await session.services.name_of(topic.name, index)
-                except TopicNotFoundError:
-                    where.error_code, missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
-                except MagnetarError as refused:
-                    where.error_code, missing = coordinator_error(refused), True
-                else:
+                if await session.services.has(topic.name, index):
                     asked.append(where)
                     places.append((topic.name, index))
+                else:
+                    where.error_code, missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
         error = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not missing:
             error = await self._add(
