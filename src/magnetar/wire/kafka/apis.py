@@ -28,6 +28,7 @@ from magnetar.wire.kafka import (
     offset_messages,
     partition_messages,
     produce_messages,
+    producer_messages,
     quota_messages,
     record_messages,
     sasl_messages,
@@ -86,6 +87,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -176,6 +178,7 @@ _LISTED: Final = (
     ),
     _api(_K.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "AlterUserScramCredentials"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
+    _api(_K.DESCRIBE_PRODUCERS, 0, 0, producer_messages, "DescribeProducers"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
     _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
     # Clients take the new protocol of groups when the first of these is listed.

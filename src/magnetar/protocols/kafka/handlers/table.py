@@ -29,6 +29,7 @@ from magnetar.protocols.kafka.handlers import (
     log_dirs,
     partition_admin,
     produce,
+    producers,
     scram_users,
 )
 from magnetar.protocols.kafka.handlers.authorizing import Rule
@@ -67,6 +68,7 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.LIST_CONFIG_RESOURCES: group_configs.list_resources,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
         ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+        ApiKey.DESCRIBE_PRODUCERS: producers.describe_producers,
     }
 )
 """What admins ask for of topics, partitions and the cluster, and nobody keeps a state for."""
@@ -133,6 +135,7 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS: authorizing_shares.delete_starts,
         ApiKey.OFFSET_DELETE: authorizing_groups.delete_offsets,
         ApiKey.DESCRIBE_CLUSTER: authorizing.anybody,
+        ApiKey.DESCRIBE_PRODUCERS: authorizing.describe_producers,
     }
 )
 
