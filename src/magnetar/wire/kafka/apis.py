@@ -84,6 +84,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
@@ -173,6 +174,7 @@ _LISTED: Final = (
     ),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
     _api(_K.DESCRIBE_CLIENT_QUOTAS, 0, 1, quota_messages, "DescribeClientQuotas"),
+    _api(_K.ALTER_CLIENT_QUOTAS, 0, 1, quota_messages, "AlterClientQuotas"),
     _api(
         _K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "DescribeUserScramCredentials"
     ),

@@ -34,10 +34,6 @@ from magnetar.wire.kafka.cluster_messages import (
     TopicMetadata,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
-from magnetar.wire.kafka.quota_messages import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
 from magnetar.wire.kafka.schema import NO_UUID
 
 LOOKUPS_AT_ONCE: Final = 64
@@ -227,10 +223,3 @@ async def describe_cluster(
     if request.include_operations:
         answer.operations = on_cluster(session)
     return answer
-
-
-async def describe_quotas(
-    session: KafkaSession, head: RequestHead, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
-    """There are none: `kafka-configs` asks before it describes a user."""
-    return DescribeClientQuotasResponse()

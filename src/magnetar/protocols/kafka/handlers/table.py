@@ -30,6 +30,7 @@ from magnetar.protocols.kafka.handlers import (
     partition_admin,
     produce,
     producers,
+    quotas,
     scram_users,
 )
 from magnetar.protocols.kafka.handlers.authorizing import Rule
@@ -62,7 +63,8 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: partition_admin.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_users.describe_users,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_users.alter_users,
         ApiKey.LIST_CONFIG_RESOURCES: group_configs.list_resources,
@@ -118,6 +120,7 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: authorizing_cluster.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: authorizing_cluster.list_reassignments,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: authorizing_cluster.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: authorizing_cluster.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: authorizing_cluster.describe_users,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: authorizing_cluster.alter_users,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
