@@ -182,7 +182,7 @@ _LISTED: Final = (
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
     _api(_K.DESCRIBE_PRODUCERS, 0, 0, producer_messages, "DescribeProducers"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
-    _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
+    _api(_K.LIST_TRANSACTIONS, 0, 2, transaction_messages, "ListTransactions"),
     # Clients take the new protocol of groups when the first of these is listed.
     _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
     _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),

@@ -383,6 +383,16 @@ def test_transactions_are_described_and_listed() -> None:
             listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest(states))
             assert [each.transactional_id for each in listed.transactions] == expected
             assert listed.unknown_states == [each for each in states if each == "Odd"]
+        for pattern, error, expected in (
+            ("trans.*", ErrorCode.NONE, [NAME]),
+            ("", ErrorCode.NONE, [NAME]),
+            ("trans", ErrorCode.NONE, []),
+            ("(", ErrorCode.INVALID_REGULAR_EXPRESSION, []),
+        ):
+            asked = ListTransactionsRequest(id_pattern=pattern)
+            listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, asked)
+            assert listed.error_code == error
+            assert [each.transactional_id for each in listed.transactions] == expected
 
     run(scenario)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import InvalidTopicNameError, MagnetarError
+from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey
@@ -228,7 +230,13 @@ class TransactionHandlers:
         answer.unknown_states = [each for each in request.states if each not in STATES]
         wanted = set(request.states) & STATES
         now_ms = session.services.now_ms()
-        for name, record in (await self.transactions.all()).items():
+        found = await self.transactions.all()
+        try:
+            names = _matching(found, request.id_pattern)
+        except InvalidTopicNameError:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        for name in names:
+            record = found[name]
             open_ms = now_ms - record.started_ms if record.started_ms >= 0 else -1
             if (wanted or request.states) and record.state.value not in wanted:
                 continue
@@ -239,6 +247,11 @@ class TransactionHandlers:
             listed = ListedTransaction(name, record.producer_id, record.state.value)
             answer.transactions.append(listed)
         return answer
+
+
+def _matching(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Raises ``InvalidTopicNameError``: it is no pattern."""
+    return TopicPattern(pattern).matching(names) if pattern else list(names)
 
 
 def _described(name: str, record: TransactionRecord | None) -> DescribedTransaction:
