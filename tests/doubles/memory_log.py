@@ -38,6 +38,7 @@ from magnetar.log.seam import (
     LedgerStats,
     LogEpochs,
     LogFront,
+    LogProducers,
     LogStats,
     Opening,
     Positions,
@@ -414,6 +415,7 @@ class MemoryLog:
 
     followable = True
     owns_sequences = False
+    producers: LogProducers | None = None
 
     def __init__(self, name: str, ledger_entries: int) -> None:
         self.name = name

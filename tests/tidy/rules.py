@@ -317,6 +317,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "consumers",
             "entry_format",
             "group_settings",
+            "last_epochs",
             "lines",
             "names",
             "partitions",

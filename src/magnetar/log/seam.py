@@ -49,6 +49,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from magnetar.log.ack_store import AckStore
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.policy import LogPolicy
+from magnetar.log.sequences import KnownProducer
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, LogFencedError, MagnetarError
 from magnetar.model.ids import EARLIEST, Position
@@ -694,6 +695,14 @@ class Opening(Protocol):
         ...
 
 
+class LogProducers(Protocol):
+    """The idempotent producers and transactions of a log that ``owns_sequences``."""
+
+    async def known(self) -> Sequence[KnownProducer]:
+        """Raises ``LogError``."""
+        ...
+
+
 class WritableLog(ReadableLog, Protocol):
     """A log open for appending by this process, which owns it."""
 
@@ -712,6 +721,8 @@ class WritableLog(ReadableLog, Protocol):
     owns_sequences: bool
     """It holds record batches against the sequences of their idempotent producers itself, and
     answers a repeated one as it did the first time."""
+    producers: LogProducers | None
+    """None: it knows nothing of producers."""
 
     def append(
         self, payloads: Sequence[Buffer], done: AppendDone, content: Content | None = None

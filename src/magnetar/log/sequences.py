@@ -25,7 +25,7 @@ and recovery need it; for logs that know nothing of producers the front end
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from magnetar.model.errors import OutOfOrderSequenceError, StaleProducerEpochError
 from magnetar.wire.kafka.batches import BatchHeader
@@ -33,6 +33,18 @@ from magnetar.wire.kafka.batches import BatchHeader
 BATCHES_KEPT: Final = 5
 SEQUENCES: Final = 1 << 31
 """They go round."""
+
+
+class KnownProducer(NamedTuple):
+    """What is known of a producer in one log, for people. -1: it has none."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_time_ms: int
+    coordinator_epoch: int
+    open_from: int
+    """The first offset of its open transaction."""
 
 
 class SentBatch(Protocol):

@@ -50,15 +50,19 @@ class JavaTools:
 
     def run(self, tool: str, *options: str, to: str = "--bootstrap-server") -> str:
         """What it prints; it ends with 0."""
-        found = subprocess.run(
-            self.command(tool, *options, to=to),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        found = self._ended(tool, *options, to=to)
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout
+
+    def refused(self, tool: str, *options: str) -> str:
+        """What it prints, also as errors; it ends with 1."""
+        found = self._ended(tool, *options, to="--bootstrap-server")
+        assert found.returncode == 1, found.stdout + found.stderr
+        return found.stdout + found.stderr
+
+    def _ended(self, tool: str, *options: str, to: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(tool, *options, to=to)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,28 @@ def test_transactions(tools: JavaTools, server: KafkaStandalone) -> None:
     transactions = f"{TOOLS}.TransactionsCommand"
     assert "perf" in tools.run(transactions, "list")
     assert "CompleteCommit" in tools.run(transactions, "describe", "--transactional-id", "perf")
+    place = ["--topic", "in-transactions", "--partition", "0"]
+    described = tools.run(transactions, "describe-producers", *place).splitlines()
+    assert len(described) == 2, "the names, and the one producer"
+    assert described[1].split()[-1] == "None", "it has nothing open"
+    tools.run(transactions, "find-hanging", "--topic", "in-transactions")
+
+
+def test_what_is_not_served_is_refused_in_their_words(tools: JavaTools, tmp_path: Path) -> None:
+    tools.run(f"{TOOLS}.TopicCommand", "--create", "--topic", "stays", "--partitions", "1")
+    assert "No Authorizer is configured" in tools.refused(f"{TOOLS}.AclCommand", "--list")
+    of_user = ["--entity-type", "users", "--entity-name", "bob"]
+    quota = [*of_user, "--alter", "--add-config", "producer_byte_rate=1024"]
+    assert "there are no quotas" in tools.refused("kafka.admin.ConfigCommand", *quota)
+    none = ["--election-type", "preferred", "--topic", "none", "--partition", "0"]
+    said = tools.refused(f"{TOOLS}.LeaderElectionCommand", *none)
+    assert "UnknownTopicOrPartitionException" in said
+    plan = tmp_path / "plan.json"
+    place = {"topic": "stays", "partition": 0, "replicas": [0], "log_dirs": ["any"]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [place]}))
+    reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    said = tools.run(reassign, "--reassignment-json-file", str(plan), "--verify")
+    assert "Clearing topic-level throttles" in said
 
 
 def test_the_verifiable_producer(tools: JavaTools) -> None:

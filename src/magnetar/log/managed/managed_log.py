@@ -49,6 +49,7 @@ from magnetar.log.seam import (
     LedgerStats,
     LogEpochs,
     LogFront,
+    LogProducers,
     LogStats,
     Opening,
     Positions,
@@ -91,6 +92,7 @@ class ManagedLog:
 
     followable = True
     owns_sequences = False
+    producers: LogProducers | None = None
     opening: Opening = Whole()
 
     def __init__(

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from magnetar.log.partition.batch_header import BatchHead
-from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, find_repeated
+from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, KnownProducer, find_repeated
 from magnetar.model.errors import MetadataFormatError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.kafka.batches import NO_PRODUCER
@@ -142,6 +142,19 @@ class ProducerStates:
             header.last_offset,
             header.next_offset if stable is None else stable,
         )
+
+    def known(self) -> list[KnownProducer]:
+        return [
+            KnownProducer(
+                producer_id,
+                state.epoch,
+                state.batches[-1].last_sequence if state.batches else -1,
+                state.time_ms,
+                state.coordinator_epoch,
+                state.open_from,
+            )
+            for producer_id, state in self.producers.items()
+        ]
 
     def first_open(self) -> int | None:
         """The first offset of the oldest open transaction."""

@@ -33,6 +33,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
+from magnetar.protocols.kafka.last_epochs import LastEpochs
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.peers import PeerLines
@@ -184,6 +185,7 @@ class KafkaServices:
     """Batches that are compressed otherwise at a time."""
     peers: PeerLines = field(init=False)
     topic_ids: TopicIds = field(init=False)
+    last_epochs: LastEpochs = field(init=False)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
     _next_producer_id: int = 0
@@ -192,6 +194,7 @@ class KafkaServices:
     def __post_init__(self) -> None:
         self.peers = PeerLines(self.connections)
         self.topic_ids = TopicIds(self.control, self.topics)
+        self.last_epochs = LastEpochs(self.topics)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.kafka import (
+    acl_messages,
     admin_messages,
     cluster_messages,
     consumer_group_messages,
@@ -27,6 +28,7 @@ from magnetar.wire.kafka import (
     offset_messages,
     partition_messages,
     produce_messages,
+    producer_messages,
     quota_messages,
     record_messages,
     sasl_messages,
@@ -66,6 +68,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -79,9 +84,11 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -147,6 +154,9 @@ _LISTED: Final = (
     _api(_K.END_TXN, 0, 3, transaction_messages, "EndTxn"),
     _api(_K.WRITE_TXN_MARKERS, 1, 1, transaction_messages, "WriteTxnMarkers"),
     _api(_K.TXN_OFFSET_COMMIT, 0, 3, transaction_messages, "TxnOffsetCommit"),
+    _api(_K.DESCRIBE_ACLS, 0, 3, acl_messages, "DescribeAcls"),
+    _api(_K.CREATE_ACLS, 0, 3, acl_messages, "CreateAcls"),
+    _api(_K.DELETE_ACLS, 0, 3, acl_messages, "DeleteAcls"),
     _api(_K.DESCRIBE_CONFIGS, 1, 4, admin_messages, "DescribeConfigs"),
     _api(_K.ALTER_CONFIGS, 0, 2, admin_messages, "AlterConfigs"),
     _api(_K.ALTER_REPLICA_LOG_DIRS, 1, 2, log_dir_messages, "AlterReplicaLogDirs"),
@@ -164,13 +174,15 @@ _LISTED: Final = (
     ),
     _api(_K.OFFSET_DELETE, 0, 0, offset_messages, "OffsetDelete"),
     _api(_K.DESCRIBE_CLIENT_QUOTAS, 0, 1, quota_messages, "DescribeClientQuotas"),
+    _api(_K.ALTER_CLIENT_QUOTAS, 0, 1, quota_messages, "AlterClientQuotas"),
     _api(
         _K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "DescribeUserScramCredentials"
     ),
     _api(_K.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, scram_messages, "AlterUserScramCredentials"),
     _api(_K.DESCRIBE_CLUSTER, 0, 2, cluster_messages, "DescribeCluster"),
+    _api(_K.DESCRIBE_PRODUCERS, 0, 0, producer_messages, "DescribeProducers"),
     _api(_K.DESCRIBE_TRANSACTIONS, 0, 0, transaction_messages, "DescribeTransactions"),
-    _api(_K.LIST_TRANSACTIONS, 0, 1, transaction_messages, "ListTransactions"),
+    _api(_K.LIST_TRANSACTIONS, 0, 2, transaction_messages, "ListTransactions"),
     # Clients take the new protocol of groups when the first of these is listed.
     _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
     _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),

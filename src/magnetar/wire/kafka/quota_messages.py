@@ -1,4 +1,4 @@
-"""What clients may take: DescribeClientQuotas.
+"""What clients may take: DescribeClientQuotas, AlterClientQuotas.
 
 Facts of Kafka's own message definitions; the names of fields are ours. See ``schema``.
 """
@@ -49,3 +49,35 @@ class DescribeClientQuotasResponse:
     error_code: int = int16()
     error_message: str | None = text(None, null=0)
     entries: list[QuotaEntry] | None = array(QuotaEntry, null=0)
+
+
+@message()
+class QuotaChange:
+    key: str = text()
+    value: float = float64()
+    removes: bool = boolean()
+
+
+@message()
+class QuotaChanges:
+    entities: list[QuotaEntity] = array(QuotaEntity)
+    changes: list[QuotaChange] = array(QuotaChange)
+
+
+@message(flexible=1)
+class AlterClientQuotasRequest:
+    entries: list[QuotaChanges] = array(QuotaChanges)
+    validate_only: bool = boolean()
+
+
+@message()
+class AlteredQuotas:
+    error_code: int = int16()
+    error_message: str | None = text(None, null=0)
+    entities: list[QuotaEntity] = array(QuotaEntity)
+
+
+@message(flexible=1)
+class AlterClientQuotasResponse:
+    throttle_time_ms: int = int32()
+    entries: list[AlteredQuotas] = array(AlteredQuotas)

@@ -144,9 +144,12 @@ class DescribeTransactionsResponse:
 
 @message(flexible=0)
 class ListTransactionsRequest:
+    """``id_pattern``: a regular expression, which whole ids match; None, or empty: any."""
+
     states: list[str] = array(TEXTS)
     producer_ids: list[int] = array(LONGS)
     duration_ms: int = int64(-1, since=1)
+    id_pattern: str | None = text(None, since=2, null=2)
 
 
 @message()

@@ -133,6 +133,51 @@ def test_a_group_of_two_and_its_end() -> None:
     run(scenario)
 
 
+def test_a_group_without_members_and_offsets_is_empty_until_it_is_deleted() -> None:
+    """It was Dead as soon as its last member left, if it had not committed: in Kafka it is Empty,
+    and goes when it is deleted, or when the coordinator looks for groups that are over."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def state() -> tuple[str, list[str]]:
+            asked = DescribeGroupsRequest([G])
+            (described,) = (await peer.ask(ApiKey.DESCRIBE_GROUPS, asked)).groups
+            listed = (await peer.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())).groups
+            return described.state, [each.state for each in listed]
+
+        async def come_and_go() -> None:
+            join = await joined(peer)
+            await synced(peer, join, {})
+            left = LeaveGroupRequest(G, members=[LeavingMember(join.member_id)])
+            assert (await peer.ask(ApiKey.LEAVE_GROUP, left)).error_code == 0
+
+        async def deleted() -> int:
+            answer = await peer.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+            return int(answer.results[0].error_code)
+
+        assert await state() == ("Dead", [])
+        await come_and_go()
+        assert await state() == ("Empty", ["Empty"])
+        assert (await offsets_deleted(peer, "t"))[0] == ErrorCode.NONE
+        assert await deleted() == ErrorCode.NONE
+        assert await state() == ("Dead", [])
+        assert await deleted() == ErrorCode.GROUP_ID_NOT_FOUND
+        await come_and_go()
+        assert await committed(peer, 5) is ErrorCode.NONE
+        assert await deleted() == ErrorCode.NONE
+        assert await state() == ("Dead", []), "with its offsets"
+        await come_and_go()
+        await asyncio.sleep(400)
+        peer = world.peer()
+        assert await state() == ("Empty", ["Empty"])
+        await asyncio.sleep(400)
+        peer = world.peer()
+        assert await state() == ("Dead", [])
+
+    run(scenario)
+
+
 def test_offsets_and_not_members_outlive_a_coordinator() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

@@ -60,10 +60,11 @@ def test_partitions_are_described_page_by_page() -> None:
 def test_no_election_is_needed_and_nothing_moves() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
-        asked = ElectLeadersRequest(0, [PartitionsOfTopic("t", [0, 1])])
-        (topic,) = (await peer.ask(ApiKey.ELECT_LEADERS, asked)).topics
-        assert [part.error_code for part in topic.partitions] == [
+        wanted = [PartitionsOfTopic("t", [0, 1]), PartitionsOfTopic("none", [0])]
+        topics = (await peer.ask(ApiKey.ELECT_LEADERS, ElectLeadersRequest(0, wanted))).topics
+        assert [part.error_code for topic in topics for part in topic.partitions] == [
             ErrorCode.ELECTION_NOT_NEEDED,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
         listed = await peer.ask(

@@ -99,6 +99,73 @@ def test_values_that_cannot_be_kept_are_refused(name: str, value: str) -> None:
         changes_of({name: value}, MOST)
 
 
+def test_limits_that_are_not_said_are_as_elsewhere() -> None:
+    """``retention.bytes=-1`` was shown as the topic's own beside its ``retention.ms``; without it
+    again the topic kept everything, whatever its namespace said."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        policies = {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}
+        await world.services.control.namespaces.change_policies("public/default", policies)
+
+        async def limits() -> list[tuple[str | None, bool]]:
+            """Of time and of size: the value, and whether it is the topic's own."""
+            found = await described(peer)
+            pair = found["retention.ms"], found["retention.bytes"]
+            return [(each.value, each.source == 1) for each in pair]
+
+        async def says(name: str, operation: int, value: str | None = None) -> None:
+            assert (await changed(peer, ConfigChange(name, operation, value))).error_code == 0
+
+        of_namespace = [("300000", False), (str(7 << 20), False)]
+        assert await limits() == of_namespace
+        await says("retention.ms", DELETE)
+        assert await limits() == of_namespace, "nothing was said of it"
+        await says("retention.ms", SET, "60000")
+        assert await limits() == [("60000", True), ("-1", False)]
+        await says("retention.bytes", SET, str(1 << 20))
+        assert await limits() == [("60000", True), (str(1 << 20), True)]
+        await says("retention.ms", DELETE)
+        assert await limits() == [("-1", False), (str(1 << 20), True)]
+        await says("retention.bytes", DELETE)
+        assert await limits() == of_namespace
+        await says("retention.ms", SET, "-1")
+        assert await limits() == [("-1", True), ("-1", True)]
+
+    run(scenario)
+
+
+def test_what_was_never_set_is_deleted_as_nothing() -> None:
+    """`kafka-reassign-partitions --verify` and `--cancel` delete throttles that nobody has set, and
+    ended with an error."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        throttle = ConfigChange("leader.replication.throttled.replicas", DELETE)
+        assert (await changed(peer, throttle)).error_code == 0
+        rate = ConfigChange("leader.replication.throttled.rate", DELETE)
+        both = [rate, ConfigChange("log.retention.ms", SET, "1")]
+        broker = ChangeResource(4, "0", [rate])
+        asked = IncrementalAlterConfigsRequest([broker, ChangeResource(4, "0", both)])
+        answer = await peer.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)
+        codes = [each.error_code for each in answer.responses]
+        assert codes == [ErrorCode.NONE, ErrorCode.INVALID_CONFIG]
+
+    run(scenario)
+
+
+def test_kinds_without_configuration_are_named() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for kind, what in ((8, "loggers of brokers"), (16, "metrics of clients"), (99, "kind 99")):
+            asked = DescribeConfigsRequest([DescribeConfigsResource(kind, "0", None)])
+            (said,) = (await peer.ask(ApiKey.DESCRIBE_CONFIGS, asked)).results
+            assert said.error_code == ErrorCode.INVALID_CONFIG
+            assert what in said.error_message
+
+    run(scenario)
+
+
 def test_settings_are_set_described_and_deleted() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
@@ -114,8 +181,7 @@ def test_settings_are_set_described_and_deleted() -> None:
         )
         assert (said.error_code, said.error_message) == (0, None)
         set_to = {"compression.type": "gzip", "max.message.bytes": "1000", "retention.ms": "60000"}
-        found = values(await described(peer))
-        assert found == {**set_to, "retention.bytes": "-1"}, "both limits are one policy"
+        assert values(await described(peer)) == set_to
         policy = await world.services.topics.policies.of(parse_topic("t"))
         assert policy.kafka == KafkaPolicy("gzip", 1000)
         assert (await changed(peer, ConfigChange("compression.type", DELETE))).error_code == 0

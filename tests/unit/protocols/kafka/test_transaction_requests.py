@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import LedgerError, LogError
+from magnetar.model.errors import LedgerError, LogError, MetadataError
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.wire.kafka.apis import ApiKey
@@ -122,6 +122,40 @@ async def until(holds: Callable[[], Any]) -> None:
             return
         await asyncio.sleep(0.1)
     raise AssertionError("it did not come about in 100 s")
+
+
+def test_partitions_are_added_all_or_none() -> None:
+    """As Kafka answers: what is not there stops the others; what the coordinator says is said of
+    each. A topic that nobody has made was taken, and one without a valid name tried again for
+    ever."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+
+        async def added(own: Own, *topics: str) -> list[int]:
+            asked = [TopicPartitions(topic, [0]) for topic in topics]
+            for version in range(4):
+                request = AddPartitionsToTxnRequest(NAME, *own, asked)
+                found = await producer.peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, request, version)
+                codes = [part.error_code for topic in found.topics for part in topic.partitions]
+            return codes
+
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        stopped = ErrorCode.OPERATION_NOT_ATTEMPTED
+        assert await added(producer.own, T, "none", "..") == [stopped, unknown, unknown]
+        other = Own(producer.own.producer_id + 1, 0)
+        assert await added(other, T) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        assert await added(producer.own, T) == [ErrorCode.NONE]
+
+        async def unreadable(topic: Any) -> int:
+            raise MetadataError("the store does not answer")
+
+        world.services.control.partitioned.partitions = unreadable  # type: ignore[method-assign]
+        found = await added(producer.own, T, "none")
+        assert len(set(found)) == 1, "what nobody can know is not said of one alone"
+        assert stopped not in found
+
+    run(scenario)
 
 
 def test_what_is_open_is_known_after_the_topic_has_moved() -> None:
@@ -349,6 +383,16 @@ def test_transactions_are_described_and_listed() -> None:
             listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest(states))
             assert [each.transactional_id for each in listed.transactions] == expected
             assert listed.unknown_states == [each for each in states if each == "Odd"]
+        for pattern, error, expected in (
+            ("trans.*", ErrorCode.NONE, [NAME]),
+            ("", ErrorCode.NONE, [NAME]),
+            ("trans", ErrorCode.NONE, []),
+            ("(", ErrorCode.INVALID_REGULAR_EXPRESSION, []),
+        ):
+            asked = ListTransactionsRequest(id_pattern=pattern)
+            listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, asked)
+            assert listed.error_code == error
+            assert [each.transactional_id for each in listed.transactions] == expected
 
     run(scenario)
 

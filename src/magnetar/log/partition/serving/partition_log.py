@@ -41,6 +41,7 @@ from magnetar.log.partition.serving.keeping import kept_of
 from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
 from magnetar.log.partition.serving.opening import PartitionOpening
 from magnetar.log.partition.serving.positions import PartitionPositions
+from magnetar.log.partition.serving.producers import PartitionProducers
 from magnetar.log.partition.serving.stored_entries import HeldEntries, entry_of, read_entries
 from magnetar.log.partition.serving.tail import PartitionTail
 from magnetar.log.policy import LogPolicy
@@ -55,6 +56,7 @@ from magnetar.log.seam import (
     LedgerStats,
     LogEpochs,
     LogFront,
+    LogProducers,
     LogStats,
     Opening,
     Positions,
@@ -162,6 +164,7 @@ class PartitionLog:
             hosted, found.places, self.require_open, self._begins_later
         )
         self.epochs: LogEpochs = PartitionEpochs(hosted, self.require_open)
+        self.producers: LogProducers | None = PartitionProducers(hosted, self.require_open)
         self.opening: Opening = PartitionOpening(hosted, found.places, self.require_open)
         self.cursors: Cursors
         self.checkpoints: Checkpoints

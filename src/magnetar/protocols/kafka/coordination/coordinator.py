@@ -56,6 +56,9 @@ KEEP_NOTHING: Final = {
     "subscription_expiration_time_minutes": 0,
 }
 EXPIRY_CHECK_S: Final = 60.0
+EMPTY_KEPT_S: Final = 600.0
+"""A group that had members and never committed is known for as long after the last one left: of
+Kafka's brokers that is when they look (``offsets.retention.check.interval.ms``)."""
 ID_CHARS_MAX: Final = 32_767
 """Of a group, or of transactions: what all versions of the requests have place for."""
 
@@ -252,15 +255,26 @@ class Coordinator:
             found = shard.groups[group_id] = self._new_group(group_id)
         return found
 
+    def is_there(self, shard: Shard, group: ClassicGroup) -> bool:
+        """It is a group of the classic protocol that has members or offsets, or had members."""
+        used = group.members or group.generation or shard.log.offsets.of(group.group_id)
+        return bool(used) and shard.consumer(group.group_id) is None
+
+    def forget_classic(self, shard: Shard, group_id: str) -> None:
+        """One that has no offsets any more is none, if nobody has joined meanwhile."""
+        found = shard.groups.get(group_id)
+        unused = not shard.log.offsets.of(group_id)
+        if found is not None and found.state is GroupState.EMPTY and unused:
+            del shard.groups[group_id]
+
     def all_groups(self) -> list[ClassicGroup]:
-        """Of the logs that are open here: those with members, or with offsets."""
+        """Of the logs that are open here."""
         return [
             group
             for shard in self._shards.values()
             if shard.log.usable
             for group in shard.groups.values()
-            if group.members or shard.log.offsets.of(group.group_id)
-            if shard.consumer(group.group_id) is None
+            if self.is_there(shard, group)
         ]
 
     def all_consumers(self) -> list[ConsumerGroup]:
@@ -350,8 +364,8 @@ class Coordinator:
             over = self._is_over(shard, group_id, group.empty_since_ms)
             if over and shard.log.offsets.of(group_id):
                 await self.change(shard, shard.log.offsets.forgotten(group_id))
-            elif over:
-                del shard.groups[group_id]  # it was asked for, and never used
+            if over:
+                self.forget_classic(shard, group_id)
         for group_id, live in list(shard.consumers.items()):
             empty = not live.group.members and not live.looking_up.locked()
             if empty and self._is_over(shard, group_id, live.group.empty_since_ms):
@@ -375,7 +389,9 @@ class Coordinator:
         last_ms = max(empty_since_ms, shard.log.offsets.last_commit_ms(group_id))
         silent_ms = self._services.now_ms() - last_ms
         if not shard.log.offsets.of(group_id):
-            return silent_ms > EXPIRY_CHECK_S * 1000
+            group = shard.groups.get(group_id)
+            had_members = group is not None and group.generation > 0
+            return silent_ms > (EMPTY_KEPT_S if had_members else EXPIRY_CHECK_S) * 1000
         return bool(kept_ms) and silent_ms > kept_ms
 
     async def forget(

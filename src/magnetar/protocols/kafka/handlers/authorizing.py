@@ -58,6 +58,7 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from magnetar.wire.kafka.producer_messages import ProducersOfPartition, ProducersOfTopic
 from magnetar.wire.kafka.record_messages import BegunPartition, BegunTopic
 from magnetar.wire.kafka.schema import NO_UUID
 
@@ -194,8 +195,14 @@ def _not_begun(topic: Any) -> BegunTopic:
     return BegunTopic(topic.name, parts)
 
 
+def _no_producers(topic: Any) -> ProducersOfTopic:
+    parts = [ProducersOfPartition(index, NO_TOPIC, WHY_TOPIC) for index in topic.partitions]
+    return ProducersOfTopic(topic.name, parts)
+
+
 list_offsets: Final = by_topic(Action.CONSUME, _not_listed)
 offset_for_leader_epoch: Final = by_topic(Action.CONSUME, _no_epochs)
+describe_producers: Final = by_topic(Action.CONSUME, _no_producers)
 delete_records: Final = by_topic(Action.ADMIN, _not_begun)
 
 

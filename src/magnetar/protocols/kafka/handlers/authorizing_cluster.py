@@ -20,7 +20,12 @@ from magnetar.wire.kafka.partition_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
-from magnetar.wire.kafka.quota_messages import DescribeClientQuotasResponse
+from magnetar.wire.kafka.quota_messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredQuotas,
+    DescribeClientQuotasResponse,
+)
 from magnetar.wire.kafka.scram_messages import (
     AlteredUser,
     AlterUserScramCredentialsRequest,
@@ -54,6 +59,12 @@ def _not_altered(request: AlterUserScramCredentialsRequest) -> AlterUserScramCre
     )
 
 
+def _no_quotas(request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(
+        entries=[AlteredQuotas(NO_CLUSTER, WHY_CLUSTER, each.entities) for each in request.entries]
+    )
+
+
 elect_leaders: Final = for_super_users(lambda _: ElectLeadersResponse(error_code=NO_CLUSTER))
 list_reassignments: Final = for_super_users(
     lambda _: ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)
@@ -69,6 +80,7 @@ describe_quotas: Final = for_super_users(
         error_code=NO_CLUSTER, error_message=WHY_CLUSTER, entries=None
     )
 )
+alter_quotas: Final = for_super_users(_no_quotas)
 describe_users: Final = for_super_users(
     lambda _: DescribeUserScramCredentialsResponse(error_code=NO_CLUSTER, error_message=WHY_CLUSTER)
 )

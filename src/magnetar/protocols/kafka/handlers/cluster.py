@@ -8,12 +8,14 @@ brokers are set to (``broker.auto_create_topics``): with one partition, or
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.handlers.operations import on_cluster, on_topic
+from magnetar.protocols.kafka.last_epochs import NEVER_OPENED, LeaderOf
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
 from magnetar.protocols.kafka.session import KafkaSession
@@ -32,10 +34,6 @@ from magnetar.wire.kafka.cluster_messages import (
     TopicMetadata,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
-from magnetar.wire.kafka.quota_messages import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
 from magnetar.wire.kafka.schema import NO_UUID
 
 LOOKUPS_AT_ONCE: Final = 64
@@ -137,7 +135,10 @@ async def _topic(
         for start in range(0, len(partitions), LOOKUPS_AT_ONCE):
             some = partitions[start : start + LOOKUPS_AT_ONCE]
             said.partitions += await asyncio.gather(
-                *(_partition(services, at, each, nodes) for at, each in enumerate(some, start))
+                *(
+                    _partition(services, at, each, said.topic_id, nodes)
+                    for at, each in enumerate(some, start)
+                )
             )
     except MagnetarError as error:
         said.error_code = error_code(error)
@@ -169,7 +170,11 @@ async def _leader(services: KafkaServices, topic: TopicName, nodes: Mapping[str,
 
 
 async def _partition(
-    services: KafkaServices, index: int, topic: TopicName, nodes: Mapping[str, Node]
+    services: KafkaServices,
+    index: int,
+    topic: TopicName,
+    topic_id: uuid.UUID,
+    nodes: Mapping[str, Node],
 ) -> PartitionMetadata:
     leader = await _leader(services, topic, nodes)
     said = PartitionMetadata(index=index, leader_id=leader.node_id)
@@ -183,21 +188,18 @@ async def _partition(
         return said
     said.replicas = [leader.node_id]
     said.in_sync = [leader.node_id]
-    said.leader_epoch = await _epoch(services, topic)
+    said.leader_epoch = await _epoch(services, topic, LeaderOf(topic_id, leader.node_id))
     return said
 
 
-async def _epoch(services: KafkaServices, topic: TopicName) -> int:
+async def _epoch(services: KafkaServices, topic: TopicName, leader: LeaderOf) -> int:
     """Of a log that has one owner. Where this broker does not have it open, that of its last
     opening, never a later one: clients that have seen an epoch take -1 for a partition without a
     leader, whoever is named as such, and would wait for one until somebody else opened the log."""
-    opened = services.topics.find(topic)
-    if opened is not None:
-        return opened.log.epoch
     try:
-        return await services.topics.last_epoch(topic)
-    except MagnetarError:  # it was never used, or the store does not answer
-        return -1
+        return await services.last_epochs.of(topic, leader)
+    except MagnetarError:  # the store does not answer
+        return NEVER_OPENED
 
 
 def _tell_replicas(said: PartitionMetadata, known: KnownReplicas, leader: Node) -> None:
@@ -221,10 +223,3 @@ async def describe_cluster(
     if request.include_operations:
         answer.operations = on_cluster(session)
     return answer
-
-
-async def describe_quotas(
-    session: KafkaSession, head: RequestHead, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
-    """There are none: `kafka-configs` asks before it describes a user."""
-    return DescribeClientQuotasResponse()

@@ -94,6 +94,9 @@ MEGABYTE: Final = 1 << 20
 FROM_TOPIC: Final = 1
 FROM_BROKER: Final = 4
 FROM_DEFAULT: Final = 5
+KINDS_WITHOUT: Final[Mapping[int, str]] = MappingProxyType(
+    {8: "loggers of brokers", 16: "metrics of clients (which are not asked for any)"}
+)
 NOT_SAID: Final = KafkaPolicy()
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -143,7 +146,8 @@ async def _described(
     topic = await _existing(services, resource.kind, resource.name)
     said = await services.control.policies.of_topic(topic)
     log = (await services.topics.policies.of(topic)).log
-    found = [_config(name, value, kept) for name, value, kept in _settable(services, said)]
+    found = [_config(name, value, kept) for name, value, kept in _limits(said, log)]
+    found += [_config(name, value, kept) for name, value, kept in _settable(services, said)]
     found += [_config(name, value, kept) for name, value, kept in _pieces(services, log)]
     found += [_config(name, value, kept) for name, value, kept in _compacting(said, log)]
     fixed = {**FIXED, **_replicated(said.partition_replication), ENGINE: log.engine.value}
@@ -157,14 +161,20 @@ def _config(name: str, value: str, is_said: bool, *, read_only: bool = False) ->
     return DescribedConfig(name, value, read_only=read_only, source=source, config_type=kind)
 
 
-def _settable(services: KafkaServices, said: Policies) -> Iterable[tuple[str, str, bool]]:
-    """``(name, value, whether the topic says it)``."""
-    retention = said.retention or RetentionPolicy(-1, -1)
-    for name, units, unit in (
-        (RETENTION_MS, retention.minutes, MINUTE_MS),
-        (RETENTION_BYTES, retention.megabytes, MEGABYTE),
+def _limits(said: Policies, log: LogPolicy) -> Iterable[tuple[str, str, bool]]:
+    """``(name, value, whether the topic says it)``. One limit beside none is the one that was
+    said; without either it was said that there is no limit."""
+    own, holds = said.retention, log.retention
+    no_limit = own is not None and own.minutes == own.megabytes == -1
+    for name, kept, is_said in (
+        (RETENTION_MS, holds.kept_ms, own is not None and own.minutes != -1),
+        (RETENTION_BYTES, holds.kept_bytes, own is not None and own.megabytes != -1),
     ):
-        yield name, str(units * unit if units >= 0 else -1), said.retention is not None
+        yield name, str(kept), is_said or no_limit
+
+
+def _settable(services: KafkaServices, said: Policies) -> Iterable[tuple[str, str, bool]]:
+    """As ``_limits``."""
     kafka = said.kafka or NOT_SAID
     most = kafka.batch_bytes_max or services.broker.message_bytes_max
     yield COMPRESSION, kafka.compression or AS_PRODUCED, bool(kafka.compression)
@@ -183,7 +193,7 @@ def _replicated(said: ReplicationPolicy | None) -> dict[str, str]:
 
 
 def _pieces(services: KafkaServices, log: LogPolicy) -> Iterable[tuple[str, str, bool]]:
-    """As ``_settable``: what a log is cut into, by its engine. Nothing is told of partitions that
+    """As ``_limits``: what a log is cut into, by its engine. Nothing is told of partitions that
     this broker cannot have, where the topic does not say it."""
     configured = PieceRule(log.roll.bytes_max, log.roll.age_ms_max)
     if log.engine is Engine.PARTITION:
@@ -198,7 +208,7 @@ def _pieces(services: KafkaServices, log: LogPolicy) -> Iterable[tuple[str, str,
 
 
 def _compacting(said: Policies, log: LogPolicy) -> Iterable[tuple[str, str, bool]]:
-    """As ``_settable``: of a log on ledgers there is one value."""
+    """As ``_limits``: of a log on ledgers there is one value."""
     kafka, rule = said.kafka or NOT_SAID, log.cleanup
     if log.engine is Engine.LEDGER:
         yield CLEANUP, "delete", bool(kafka.cleanup)
@@ -245,7 +255,8 @@ async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
     if kind == BROKER:
         raise InvalidPolicyError("what a broker is configured by is said when it starts")
     if kind != TOPIC:
-        raise InvalidPolicyError(f"resources of kind {kind} have no configuration here")
+        what = KINDS_WITHOUT.get(kind, f"resources of kind {kind}")
+        raise InvalidPolicyError(f"{what} have no configuration here")
     topic = topic_of(name)
     if not await services.count_of(topic) and not await services.topics.exists(topic):
         raise TopicNotFoundError(f"topic {name} does not exist")
@@ -276,6 +287,10 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     answer = IncrementalAlterConfigsResponse()
     for resource in request.resources:
+        resource.configs = [each for each in resource.configs if not _never_set(resource, each)]
+        if resource.kind == BROKER and not resource.configs:
+            answer.responses.append(AlteredResource(kind=resource.kind, name=resource.name))
+            continue
         try:
             have = await _cleanup_now(session.services, resource)
             wanted = {each.name: _wanted(each, have) for each in resource.configs}
@@ -287,6 +302,14 @@ async def incremental_alter_configs(
             )
         answer.responses.append(said)
     return answer
+
+
+def _never_set(resource: ChangeResource, change: ConfigChange) -> bool:
+    """What is deleted was never there. So it is after `kafka-reassign-partitions --verify`, which
+    deletes the throttles of brokers and topics whether it had set any or not."""
+    settable = SETTABLE if resource.kind == TOPIC else ()
+    named = resource.kind in (TOPIC, BROKER) and change.name not in settable
+    return named and change.operation == DELETE
 
 
 async def _cleanup_now(services: KafkaServices, resource: ChangeResource) -> str:
@@ -370,14 +393,15 @@ def _with(said: KafkaPolicy | None, wanted: Mapping[str, Any]) -> KafkaPolicy | 
 
 def _retention(now: RetentionPolicy, changes: TopicChanges) -> RetentionPolicy | None:
     """None: it is as the namespace says, or the configuration. One limit that is deleted is none,
-    beside the other: both are one policy."""
-    if changes.get(RETENTION_MS, 0) is None and changes.get(RETENTION_BYTES, 0) is None:
-        return None
+    beside the other: both are one policy; without another nothing is said any more."""
     minutes, megabytes = now.minutes, now.megabytes
     if RETENTION_MS in changes:
         minutes = _rounded(changes[RETENTION_MS], MINUTE_MS, NUMBER_MAX)
     if RETENTION_BYTES in changes:
         megabytes = _rounded(changes[RETENTION_BYTES], MEGABYTE, MEGABYTES_MAX)
+    of_both = changes.get(RETENTION_MS, 0), changes.get(RETENTION_BYTES, 0)
+    if minutes == megabytes == -1 and all(value in (None, 0) for value in of_both):
+        return None
     return RetentionPolicy(minutes, megabytes)
 
 

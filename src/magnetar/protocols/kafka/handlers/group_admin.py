@@ -79,8 +79,7 @@ class GroupAdminHandlers:
                 said = DescribedGroup(coordinator_error(error), group_id)
             else:
                 said = group.describe()
-                unused = not group.members and not shard.log.offsets.of(group_id)
-                if unused or shard.consumer(group_id) is not None:
+                if not self.coordinator.is_there(shard, group):
                     said.state = DEAD  # there is no such group of the classic protocol
                 if request.include_operations:
                     said.operations = ON_GROUP
@@ -108,9 +107,11 @@ class GroupAdminHandlers:
             if live is not None:
                 await self.coordinator.forget(shard, live, forgotten)
                 return ErrorCode.NONE
-            if not forgotten:
+            if not self.coordinator.is_there(shard, group):
                 return ErrorCode.GROUP_ID_NOT_FOUND
-            await self.coordinator.change(shard, forgotten)
+            if forgotten:
+                await self.coordinator.change(shard, forgotten)
+            self.coordinator.forget_classic(shard, group_id)
         except MagnetarError as error:
             return coordinator_error(error)
         return ErrorCode.NONE
@@ -123,7 +124,7 @@ class GroupAdminHandlers:
             shard, group = await self.coordinator.known_group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
             live = shard.consumer(request.group_id)
-            if not known and not group.members and live is None:
+            if not self.coordinator.is_there(shard, group) and live is None:
                 return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
             if group.members and group.protocol_type != CONSUMER:
                 return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)

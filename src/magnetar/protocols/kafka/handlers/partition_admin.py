@@ -128,10 +128,9 @@ async def elect_leaders(
         for index in topic.partitions:
             where = ElectedPartition(index, ErrorCode.ELECTION_NOT_NEEDED)
             said.partitions.append(where)
-            try:
-                await session.services.name_of(topic.name, index)
-            except MagnetarError as error:
-                where.error_code, where.error_message = error_code(error), str(error)
+            if not await session.services.has(topic.name, index):
+                where.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                where.error_message = f"there is no partition {index} of topic {topic.name}"
     return answer
 
 

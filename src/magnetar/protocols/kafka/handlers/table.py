@@ -15,6 +15,7 @@ from magnetar.protocols.kafka.coordination.share_groups import ShareGroups
 from magnetar.protocols.kafka.coordination.share_states import ShareStates
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers import (
+    acls,
     admin,
     authentication,
     authorizing,
@@ -28,6 +29,8 @@ from magnetar.protocols.kafka.handlers import (
     log_dirs,
     partition_admin,
     produce,
+    producers,
+    quotas,
     scram_users,
 )
 from magnetar.protocols.kafka.handlers.authorizing import Rule
@@ -48,6 +51,9 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
         ApiKey.DELETE_RECORDS: partition_admin.delete_records,
+        ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+        ApiKey.CREATE_ACLS: acls.create_acls,
+        ApiKey.DELETE_ACLS: acls.delete_acls,
         ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
@@ -57,12 +63,14 @@ OF_ADMINS: Final[Mapping[int, Handler]] = MappingProxyType(
         ApiKey.ELECT_LEADERS: partition_admin.elect_leaders,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: partition_admin.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: partition_admin.list_reassignments,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_quotas,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: scram_users.describe_users,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: scram_users.alter_users,
         ApiKey.LIST_CONFIG_RESOURCES: group_configs.list_resources,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partition_admin.describe_topic_partitions,
         ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+        ApiKey.DESCRIBE_PRODUCERS: producers.describe_producers,
     }
 )
 """What admins ask for of topics, partitions and the cluster, and nobody keeps a state for."""
@@ -97,6 +105,9 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.DESCRIBE_TRANSACTIONS: authorizing_groups.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: authorizing_groups.list_transactions,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: authorizing.offset_for_leader_epoch,
+        ApiKey.DESCRIBE_ACLS: authorizing.anybody,
+        ApiKey.CREATE_ACLS: authorizing.anybody,
+        ApiKey.DELETE_ACLS: authorizing.anybody,
         ApiKey.DESCRIBE_CONFIGS: authorizing.describe_configs,
         ApiKey.ALTER_CONFIGS: authorizing.alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: authorizing_cluster.alter_replica_log_dirs,
@@ -109,6 +120,7 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: authorizing_cluster.alter_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: authorizing_cluster.list_reassignments,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: authorizing_cluster.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: authorizing_cluster.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: authorizing_cluster.describe_users,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: authorizing_cluster.alter_users,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: authorizing_groups.consumer_heartbeat,
@@ -126,6 +138,7 @@ RULES: Final[Mapping[int, Rule]] = MappingProxyType(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS: authorizing_shares.delete_starts,
         ApiKey.OFFSET_DELETE: authorizing_groups.delete_offsets,
         ApiKey.DESCRIBE_CLUSTER: authorizing.anybody,
+        ApiKey.DESCRIBE_PRODUCERS: authorizing.describe_producers,
     }
 )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from magnetar.model.errors import MagnetarError, TopicNotFoundError
+from magnetar.model.errors import InvalidTopicNameError, MagnetarError
+from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey
@@ -78,6 +80,8 @@ class TransactionHandlers:
     async def add_partitions(
         self, session: KafkaSession, head: RequestHead, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse:
+        """All of them or none, as in Kafka: beside a partition that is not there the others are
+        ``OPERATION_NOT_ATTEMPTED``; what the coordinator says is said of each."""
         answer = AddPartitionsToTxnResponse()
         places: list[Place] = []
         asked: list[PartitionResult] = []
@@ -88,15 +92,11 @@ class TransactionHandlers:
             for index in topic.partitions:
                 where = PartitionResult(index)
                 said.partitions.append(where)
-                try:
-                    await session.services.name_of(topic.name, index)
-                except TopicNotFoundError:
-                    where.error_code, missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
-                except MagnetarError as refused:
-                    where.error_code, missing = coordinator_error(refused), True
-                else:
+                if await session.services.has(topic.name, index):
                     asked.append(where)
                     places.append((topic.name, index))
+                else:
+                    where.error_code, missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
         error = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not missing:
             error = await self._add(
@@ -230,7 +230,13 @@ class TransactionHandlers:
         answer.unknown_states = [each for each in request.states if each not in STATES]
         wanted = set(request.states) & STATES
         now_ms = session.services.now_ms()
-        for name, record in (await self.transactions.all()).items():
+        found = await self.transactions.all()
+        try:
+            names = _matching(found, request.id_pattern)
+        except InvalidTopicNameError:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        for name in names:
+            record = found[name]
             open_ms = now_ms - record.started_ms if record.started_ms >= 0 else -1
             if (wanted or request.states) and record.state.value not in wanted:
                 continue
@@ -241,6 +247,11 @@ class TransactionHandlers:
             listed = ListedTransaction(name, record.producer_id, record.state.value)
             answer.transactions.append(listed)
         return answer
+
+
+def _matching(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Raises ``InvalidTopicNameError``: it is no pattern."""
+    return TopicPattern(pattern).matching(names) if pattern else list(names)
 
 
 def _described(name: str, record: TransactionRecord | None) -> DescribedTransaction:

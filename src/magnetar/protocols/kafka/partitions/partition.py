@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from magnetar.log.seam import Content, Run, Stamp
+from magnetar.log.sequences import KnownProducer
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogClosedError,
@@ -35,7 +36,11 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
-from magnetar.protocols.kafka.partitions.producer_states import KnownBatch, ProducerSequences
+from magnetar.protocols.kafka.partitions.producer_states import (
+    KnownBatch,
+    ProducerSequences,
+    SequencesOfOne,
+)
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
@@ -312,6 +317,19 @@ class Partition:
                 if not self._under_way:
                     self._states, self._known = states, True
 
+    async def known_producers(self) -> list[KnownProducer]:
+        """Of idempotent producers and of transactions. Raises as reading a log."""
+        if self.log.producers is not None:
+            return list(await self.log.producers.known())
+        await self.know_producers()
+        await self.know_transactions()
+        sequences, transactions = self._states.known(), self.transactions
+        # A transaction may be open for longer than the log's end is looked at.
+        numbers = dict.fromkeys([*sequences, *transactions.stored.open_producers()])
+        return [
+            described_producer(number, sequences.get(number), transactions) for number in numbers
+        ]
+
     async def _last_headers(self) -> list[BatchHeader]:
         """Of idempotent producers, in order, as far back as is looked: by steps from the end."""
         positions, found, entries, size = self.positions, deque[BatchHeader](), 0, 0
@@ -389,6 +407,21 @@ class Partition:
         if is_batch(payload):
             return read_batch_header(payload).last_offset_delta + 1
         return describe(entry, self._format).messages
+
+
+def described_producer(
+    producer_id: int, sequences: SequencesOfOne | None, transactions: PartitionTransactions
+) -> KnownProducer:
+    writer = transactions.writers.of(producer_id)
+    epochs = [each.epoch for each in (sequences, writer) if each is not None]
+    return KnownProducer(
+        producer_id,
+        max(epochs, default=-1),
+        sequences.batches[-1].last_sequence if sequences is not None else -1,
+        sequences.time_ms if sequences is not None else -1,
+        writer.coordinator_epoch if writer is not None else -1,
+        transactions.stored.open_from(producer_id),
+    )
 
 
 def _answer_repeat(known: KnownBatch, told: Told) -> None:

@@ -53,10 +53,13 @@ class KnownBatch:
 
 
 class SequencesOfOne:
-    __slots__ = ("batches", "epoch")
+    """``time_ms``: of the last batch."""
+
+    __slots__ = ("batches", "epoch", "time_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.time_ms = -1
         self.batches: deque[KnownBatch] = deque(maxlen=BATCHES_KEPT)
 
 
@@ -87,7 +90,11 @@ class ProducerSequences:
         time_ms = header.append_time_ms
         known = KnownBatch(header.base_sequence, header.last_sequence, base_offset, time_ms)
         state.batches.append(known)
+        state.time_ms = header.max_timestamp_ms
         return known
+
+    def known(self) -> dict[int, SequencesOfOne]:
+        return dict(self._producers)
 
     def forget(self) -> None:
         self._producers.clear()

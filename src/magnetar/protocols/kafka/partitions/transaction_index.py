@@ -97,6 +97,11 @@ class StoredTransactions:
     def open_producers(self) -> list[int]:
         return list(self._open)
 
+    def open_from(self, producer_id: int) -> int:
+        """The first offset of its open transaction; -1: it has none."""
+        begun = self._open.get(producer_id)
+        return -1 if begun is None else begun.offset
+
 
 class AbortedAhead:
     """Which batches of an answer were aborted, found by reading on: ``look`` at all batches of the
@@ -158,6 +163,10 @@ class TransactionWriters:
         oldest = next((number for number, each in self._writers.items() if not each.open), None)
         if oldest is not None:
             del self._writers[oldest]
+
+    def of(self, producer_id: int) -> TransactionWriter | None:
+        """What is known of it."""
+        return self._writers.get(producer_id)
 
     def takes(self, header: BatchHeader) -> bool:
         """Its producer has a transaction here: nobody need be asked."""
