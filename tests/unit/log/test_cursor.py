@@ -168,6 +168,38 @@ def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> No
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("closing", [True, False], ids=["closed", "waited for"])
+def test_one_that_is_ended_while_it_takes_a_ledger_keeps_nobody(
+    closing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends cancels what is under way: storing, and whoever waits for that."""
+
+    async def no_answer(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        monkeypatch.setattr(process.ledgers, "create", no_answer)
+        cursor.acknowledge([positions[7]])
+        waiting = asyncio.ensure_future(log.close() if closing else cursor.wait_stored())
+        await asyncio.sleep(1)
+        storing = asyncio.all_tasks() - {asyncio.current_task(), waiting}
+        assert storing
+        assert not waiting.done()
+        for task in (*storing, waiting) if closing else storing:
+            task.cancel()
+        _, late = await asyncio.wait({*storing, waiting}, timeout=60)
+        assert not late
+        if not closing:
+            assert isinstance(waiting.exception(), LogError)
+
+    run_virtual(scenario())
+
+
 def test_positions_of_new_cursors() -> None:
     async def scenario() -> None:
         world = World()
