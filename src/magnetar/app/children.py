@@ -47,7 +47,7 @@ class Probe(NamedTuple):
     silent_s: float
 
 
-class Silences:
+class ChildLooks:
     """What the looks at one process come to. Pure. One that begins does not listen yet, for as long
     as it takes; one that has listened, and does not any more, is ending, which has a bound."""
 
@@ -129,7 +129,7 @@ class Child:
     async def _watch(self, probe: Probe) -> None:
         """A pause of this process is no silence of the other's: it is counted in looks."""
         pause_s = probe.silent_s / LOOKS
-        silences = Silences(ceil(END_S / pause_s))
+        silences = ChildLooks(ceil(END_S / pause_s))
         while not self._ending.is_set():
             process = self._process
             try:
