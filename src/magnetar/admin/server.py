@@ -17,6 +17,8 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magnetar.env.certificates import peer_name
@@ -128,6 +130,30 @@ class DeadlineProtocol(H11Protocol):
         self.transport.close()
 
 
+class EndingApp:
+    """``app``, but what is being answered when the server's time is over gets a 503, so that the
+    client asks again. uvicorn cancels it, and would log that as an application's failure."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noting(event: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(event)
+
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            log.info("http request not answered: this server ends", path=scope.get("path"))
+            if not begun:
+                answer = JSONResponse({"reason": "this server ends; ask again"}, status_code=503)
+                await answer(scope, receive, send)
+
+
 class HttpServer:
     """Serves one application on one bound socket. Past ``connections_max`` connections, new ones
     are closed as they come."""
@@ -142,7 +168,7 @@ class HttpServer:
         self._socket = bound
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app,
+                EndingApp(app),
                 http=type("Protocol", (protocol,), {"connections_max": connections_max}),
                 ws="none",
                 lifespan="off",

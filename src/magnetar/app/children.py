@@ -7,7 +7,7 @@ Rules:
 * Later one that ends is started again (``restarts``), under the same ports.
 * One that does not answer any more (paused, or stuck) is killed: then its clients see that it is
   gone. By themselves they find out after a minute or so, when its topics have long been served
-  elsewhere.
+  elsewhere. So is one that has ended by itself, but for its process, which listens no more.
 * All are asked to end at the same time, and killed when they do not. They end with this process,
   however that ends (``env.child_process``).
 """
@@ -19,6 +19,7 @@ import contextlib
 import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
 from signal import SIGTERM
 from typing import Any, Final, NamedTuple
 
@@ -38,11 +39,37 @@ END_S: Final = 45.0
 
 
 class Probe(NamedTuple):
-    """``answers`` returns when the server has answered, or cannot be asked; ``silent_s``: it has
-    not for so long, all the time that this process was running: it is stuck."""
+    """``answers`` returns when the server has answered, or cannot be asked: false, it does not
+    listen. ``silent_s``: it has done neither for so long, all the time that this process was
+    running: it is stuck."""
 
-    answers: Callable[[], Awaitable[None]]
+    answers: Callable[[], Awaitable[bool]]
     silent_s: float
+
+
+class ChildLooks:
+    """What the looks at one process come to. Pure. One that begins does not listen yet, for as long
+    as it takes; one that has listened, and does not any more, is ending, which has a bound."""
+
+    def __init__(self, ending_looks: int) -> None:
+        self._ending_looks = ending_looks
+        self.begin()
+
+    def begin(self) -> None:
+        """It is another process from now on."""
+        self._listened = False
+        self._silent = self._refused = 0
+
+    def after(self, listens: bool | None) -> str:
+        """One look more (None: nothing came). Returns why the process is to be killed, if it is."""
+        self._silent = self._silent + 1 if listens is None else 0
+        self._refused = self._refused + 1 if listens is False and self._listened else 0
+        self._listened = self._listened or listens is True
+        if self._silent >= LOOKS:
+            return "it does not answer"
+        if self._refused >= self._ending_looks:
+            return "it has stopped to listen, and does not end"
+        return ""
 
 
 class Child:
@@ -102,23 +129,23 @@ class Child:
     async def _watch(self, probe: Probe) -> None:
         """A pause of this process is no silence of the other's: it is counted in looks."""
         pause_s = probe.silent_s / LOOKS
-        silent = 0
+        silences = ChildLooks(ceil(END_S / pause_s))
         while not self._ending.is_set():
             process = self._process
             try:
                 async with asyncio.timeout(pause_s):
-                    await probe.answers()
+                    listens: bool | None = await probe.answers()
             except TimeoutError:
-                silent += 1
+                listens = None
             else:
-                silent = 0
                 await asyncio.sleep(pause_s)
             if process is not self._process:
-                silent = 0
-            if silent >= LOOKS and process is not None and process.returncode is None:
-                log.warning("a server does not answer and is killed", server=self.name)
-                process.kill()
-                silent = 0
+                silences.begin()
+            elif (why := silences.after(listens)) and process is not None:
+                log.warning("a server does not go on and is killed", server=self.name, why=why)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                silences.begin()
 
     async def _keep(self) -> None:
         clock_s = asyncio.get_running_loop().time

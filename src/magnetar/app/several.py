@@ -181,8 +181,9 @@ def _command(ports: Ports, metadata_url: str, settings: Sequence[str]) -> Sequen
     ]
 
 
-async def _answers(host: str, port: int) -> None:
-    """Whatever REST says: it is the same loop that serves clients."""
+async def _answers(host: str, port: int) -> bool:
+    """Whatever REST says: it is the same loop that serves clients. False: it does not listen, and
+    so is about to end or to begin."""
     try:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1" if host in ANY_ADDRESS else host, port
@@ -193,7 +194,8 @@ async def _answers(host: str, port: int) -> None:
         finally:
             writer.close()
     except OSError:
-        return  # it does not listen, and so is about to end or to begin
+        return False
+    return True
 
 
 def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:

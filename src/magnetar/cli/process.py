@@ -17,6 +17,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -41,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0001
+LEFT_S = 10.0
+"""A process has so long to end once its role has."""
+LEFT_SHOWN = 10
 
 Stopped: TypeAlias = asyncio.Event
 Role: TypeAlias = Callable[[Callable[[str], None], Stopped], Awaitable[None]]
@@ -58,10 +62,40 @@ def serve(config: Config, role: Role) -> None:
     gc.disable()
     import uvloop
 
-    uvloop.run(_until_stopped(role))
+    forced = ForcedEnd()
+    try:
+        uvloop.run(_until_stopped(role, forced))
+    finally:
+        forced.call_off()
 
 
-async def _until_stopped(role: Role) -> None:
+class ForcedEnd:
+    """The process ends soon after its role, whatever is left of that.
+
+    The loop's own end cancels the tasks that are left and waits for them, and for threads, without
+    a bound. One that does not end keeps the process, with its connections, so that clients wait
+    for it; and who starts servers again when they have ended does not see it."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = threading.Timer(LEFT_S, self._now, (loop,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def call_off(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _now(self, loop: asyncio.AbstractEventLoop) -> None:
+        left = sorted(task.get_name() for task in asyncio.all_tasks(loop))
+        log.error("does not end by itself, by a defect, and is ended", left=left[:LEFT_SHOWN])
+        sys.stderr.flush()
+        os._exit(1)
+
+
+async def _until_stopped(role: Role, forced: ForcedEnd) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_failure)
@@ -74,7 +108,10 @@ async def _until_stopped(role: Role) -> None:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
-    await role(_ready, stopped)
+    try:
+        await role(_ready, stopped)
+    finally:
+        forced.begin(loop)
 
 
 def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
 from magnetar.admin import api
@@ -730,6 +731,33 @@ def test_an_idle_server_does_not_wake_up() -> None:
         assert timers == 0
 
     asyncio.run(run())
+
+
+def test_what_is_not_answered_when_the_server_ends_is_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata store is out of reach, say."""
+    monkeypatch.setattr("magnetar.admin.server.SHUTDOWN_S", 0)
+
+    async def run() -> httpx.Response:
+        app = FastAPI()
+
+        @app.get("/waits")
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))
+        await server.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+            asking = asyncio.ensure_future(client.get("/waits"))
+            await asyncio.sleep(0.2)
+            await server.stop()
+            return await asking
+
+    answer = asyncio.run(run())
+    assert answer.status_code == 503
+    assert answer.json() == {"reason": "this server ends; ask again"}
+    assert "Exception in ASGI" not in caplog.text
 
 
 def test_a_connection_that_ends_leaves_nothing_to_the_collector() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.app import children as children_module
 from magnetar.app.children import Child, Children, Probe
 from magnetar.app.several import choose_ports
 from magnetar.config import Config
@@ -115,9 +116,10 @@ def test_one_that_does_not_answer_is_killed_and_started_again() -> None:
     async def main() -> None:
         answering = True
 
-        async def answers() -> None:
+        async def answers() -> bool:
             if not answering:
                 await asyncio.sleep(3600)
+            return True
 
         scope = TaskScope("test", awaited(by="the test"))
         child = Child("one", [sys.executable, "-c", SERVER], Probe(answers, 0.1))
@@ -129,6 +131,35 @@ def test_one_that_does_not_answer_is_killed_and_started_again() -> None:
         answering = False
         await eventually(lambda: child.started == 2)
         answering = True
+        await children.end()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_one_that_has_ended_but_for_its_process_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its doors are closed, and something keeps it."""
+    monkeypatch.setattr(children_module, "END_S", 0.2)
+
+    async def main() -> None:
+        listens = True
+
+        async def answers() -> bool:
+            return listens
+
+        scope = TaskScope("test", awaited(by="the test"))
+        child = Child("one", [sys.executable, "-c", SERVER], Probe(answers, 0.1))
+        children = Children([child], scope)
+        await children.start()
+        await asyncio.sleep(0.3)
+        assert child.started == 1
+        listens = False
+        await eventually(lambda: child.started == 2)
+        pid = child.pid
+        await asyncio.sleep(1)
+        assert (child.pid, child.started) == (pid, 2), "one that begins is waited for"
+        monkeypatch.setattr(children_module, "END_S", 45.0)
         await children.end()
 
     asyncio.run(asyncio.wait_for(main(), 120))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -95,3 +97,33 @@ def test_all_is_looked_at_when_memory_has_grown(monkeypatch: pytest.MonkeyPatch)
             gc.enable()
 
     run_virtual(scenario())
+
+
+NEVER_ENDS = """
+import asyncio
+from magnetar.cli import process
+from magnetar.config import Config
+
+async def stays():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def role(ready, stopped):
+    role.task = asyncio.get_running_loop().create_task(stays(), name="one that stays")
+    ready("ready")
+
+process.LEFT_S = 0.1
+process.serve(Config(), role)
+"""
+
+
+def test_a_process_ends_whatever_is_left_of_its_role() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", NEVER_ENDS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "ready\n")
+    assert "does not end by itself" in ended.stderr
+    assert "one that stays" in ended.stderr

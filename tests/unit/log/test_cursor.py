@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable
 
@@ -164,6 +165,46 @@ def test_a_cursor_with_nothing_acknowledged_after_its_mark_has_no_ledger() -> No
         for _ in range(20):
             await asyncio.sleep(0)
         assert world.alive() == before, "the mark-delete position moved into the metadata"
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("closing", [True, False], ids=["closed", "waited for"])
+def test_one_that_is_ended_while_it_takes_a_ledger_keeps_nobody(
+    closing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends cancels what is under way: storing, and whoever waits for that. None of
+    it is told of as a defect."""
+
+    async def no_answer(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        monkeypatch.setattr(process.ledgers, "create", no_answer)
+        cursor.acknowledge([positions[7]])
+        process.ledgers.hold = True
+        log.append([b"on its way"], lambda *_: None)
+        waiting = asyncio.ensure_future(log.close() if closing else cursor.wait_stored())
+        await asyncio.sleep(1)
+        storing = asyncio.all_tasks() - {asyncio.current_task(), waiting}
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        assert storing
+        assert not waiting.done()
+        for task in (*storing, waiting) if closing else storing:
+            task.cancel()
+        ended, late = await asyncio.wait({*storing, waiting}, timeout=60)
+        assert not late
+        if not closing:
+            assert isinstance(waiting.exception(), LogError)
+        del storing, waiting, task, ended
+        gc.collect()
+        assert told == []
 
     run_virtual(scenario())
 

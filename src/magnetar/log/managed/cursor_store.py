@@ -245,6 +245,12 @@ class CursorStore:
             await self._roll_ledger()
         except MagnetarError as error:
             self._failed(error)
+        except asyncio.CancelledError:
+            # Its scope has ended, or the process does: nobody else tells whoever waits for it, and
+            # who closes this cursor would wait for ever.
+            self._fail_waiters(LogClosedError(f"cursor {self.name} has ended unstored"))
+            self._now_idle()
+            raise
 
     async def _roll_ledger(self) -> None:
         former, self._writer = self._writer, None

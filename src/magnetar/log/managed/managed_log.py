@@ -436,6 +436,7 @@ class ManagedLog:
         # Side by side: each is some round trips, whoever closes a log has clients that wait, and
         # what a cursor stores does not depend on the last ledger being closed.
         storing = asyncio.gather(*(_error_of(store.close()) for store in self._cursors.stores()))
+        storing.add_done_callback(_seen)  # nobody asks for it when this is cancelled
         try:
             unfinished = await _error_of(self._appender.close())
             found = [unfinished, *await storing]
@@ -461,6 +462,12 @@ class ManagedLog:
         except MagnetarError as error:
             return [error]
         return []
+
+
+def _seen(ended: asyncio.Future[list[MagnetarError | None]]) -> None:
+    """What it was cancelled with is nobody's defect."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 async def _error_of(closing: Awaitable[None]) -> MagnetarError | None:
