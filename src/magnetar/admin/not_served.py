@@ -21,16 +21,13 @@ class NotServed(NamedTuple):
 
 
 CLUSTER: Final = "/admin/v2/clusters/*"
-TENANT: Final = "/admin/v2/tenants/*"
 NAMESPACE: Final = "/admin/v2/namespaces/*/*"
 TOPIC: Final = "/admin/v2/persistent/*/*/*"
 
 WHOLE: Final = (
     NotServed(CLUSTER, "changing clusters", "POST DELETE"),
     NotServed(f"{CLUSTER}/**", "policies of clusters"),
-    NotServed(TENANT, "deleting tenants", "DELETE"),
     NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
-    NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*", "deleting bundles", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*/clearBacklog/**", "clearBacklog of bundles"),
     NotServed(f"{NAMESPACE}/0x*/topicHashPositions", "topicHashPositions of bundles"),

@@ -94,6 +94,12 @@ class TopicService:
         await self._control.namespaces.check_namespace(parse_namespace(namespace))
         return [str(name) for name in await self._control.partitioned.names(namespace)]
 
+    async def all_of(self, namespace: str) -> tuple[list[TopicName], list[TopicName]]:
+        """The partitioned topics of ``tenant/namespace``, and all, each partition by itself; also
+        while it is being deleted."""
+        partitioned = await self._control.partitioned.names(namespace)
+        return partitioned, await self._topics.names(namespace)
+
     async def lookup(self, topic: str) -> LookupView:
         """Where the topic is served, or is to be: that broker takes it when a client opens it
         there. It need not exist. Never sent on: libcurl shows nothing to another port (ADR 0091).
@@ -155,7 +161,7 @@ class TopicService:
             await self._check_unused(parts)
         for part in parts:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
-                await self._delete(part, force)
+                await self.delete_wherever(part, force)
         await self._control.schemas.forget_topic(name)
         await self._control.policies.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
@@ -171,7 +177,9 @@ class TopicService:
                 with contextlib.suppress(TopicNotFoundError):  # never used
                     _check_unused(part, await self._stats_at(owner, part))
 
-    async def _delete(self, part: TopicName, force: bool) -> None:
+    async def delete_wherever(self, part: TopicName, force: bool) -> None:
+        """A topic without partitions, or one partition, by whoever serves it. Raises
+        ``TopicNotFoundError``, ``NotAllowedError``, ``PeerError``."""
         owner = await self._locate(part)
         if isinstance(owner, At):
             query = {"force": str(force).lower()}

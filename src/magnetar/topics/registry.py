@@ -278,11 +278,16 @@ class Topics:
         guard = partial(ownership.verify, name)
         source = await self._store.open(name.log_name, policy.log, create=make, guard=guard)
         try:
+            if make:
+                # After it is made: who deletes the namespace finds it, or is seen here.
+                await self._control.namespaces.confirm(name.namespace)
             # From here until it is among the open ones there is no wait, so a release of it finds
             # it there or finds it under way.
             ownership.check(name)
-        except MagnetarError:
+        except MagnetarError as error:
             await _close_log(name, source)  # one that stays open cannot be opened again
+            if make and isinstance(error, TopicNotFoundError):
+                await self._store.delete(name.log_name)
             raise
         config = self._config
         topic = Topic(
