@@ -45,6 +45,7 @@ from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.seek import seek
+from magnetar.topics.skipping import skip_messages
 from magnetar.topics.topic import Topic
 from magnetar.topics.upkeep import expire_messages
 
@@ -406,6 +407,12 @@ class TopicService:
         else:
             body = {"ledgerId": to.ledger_id, "entryId": to.entry_id, "excluded": after}
         await self._peers.ask(owner.http_url, about_topic("POST", part, what, body=body))
+
+    async def skip(self, topic: str, subscription: str, count: int) -> None:
+        """The next ``count`` messages that are not acknowledged count as acknowledged; stored when
+        it returns. Raises as ``opened``, and ``SubscriptionNotFoundError``."""
+        opened = await self.opened(topic)
+        await skip_messages(opened, opened.subscription(subscription), count)
 
     async def expire_messages(self, topic: str, subscription: str | None, age_s: int) -> None:
         """What is ``age_s`` old or older counts as acknowledged for the subscription, or for all

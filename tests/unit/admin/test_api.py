@@ -396,6 +396,43 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
     serve(scenario)
 
 
+def test_all_policies_of_a_namespace_are_shown() -> None:
+    async def scenario(p: Platform) -> None:
+        path = "/admin/v2/namespaces/public/shown"
+        assert (await p.reason("GET", path))[0] == 404
+        assert await p.status("PUT", path, json={"bundles": {"numBundles": 2}}) == 204
+        nothing = {
+            "auth_policies": {
+                "namespace_auth": {},
+                "destination_auth": {},
+                "subscription_auth_roles": {},
+            },
+            "bundles": {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
+            "replication_clusters": ["standalone"],
+        }
+        assert (await p.client.get(path)).json() == nothing
+        kept = {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
+        for part, body in (
+            ("retention", kept), ("messageTTL", 60), ("deduplication", True),
+            ("permissions/app", ["consume"]), ("engine", "ledger"),
+        ):  # fmt: skip
+            assert await p.status("POST", f"{path}/{part}", json=body) == 204
+        found = (await p.client.get(path)).json()
+        assert found.pop("auth_policies")["namespace_auth"] == {"app": ["consume"]}
+        del nothing["auth_policies"]
+        assert found == {
+            **nothing,
+            "retention_policies": kept,
+            "message_ttl_in_seconds": 60,
+            "deduplicationEnabled": True,
+            "engine": "ledger",
+        }
+        await p.world.broker.control.namespaces.begin_deletion("public/shown")
+        assert (await p.client.get(path)).json()["deleted"] is True
+
+    serve(scenario)
+
+
 def test_policies_that_come_with_a_namespace_are_kept() -> None:
     async def scenario(p: Platform) -> None:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -416,7 +453,7 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
     [
         ("PUT", f"{P}/t/offload"),
         ("POST", f"{P}/t/backlogQuota"),
-        ("POST", f"{P}/t/subscription/s/skip/5"),
+        ("POST", f"{P}/t/subscription/s/analyzeBacklog"),
         ("GET", f"{P}/t/examinemessage"),
         ("GET", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff"),

@@ -204,3 +204,10 @@ def test_a_subscription_is_moved(command: Command) -> None:
         whole[place] = backlog()
     assert whole["latest"] == whole["0s"] == whole["9999999:0"] == 0
     assert whole["earliest"] == whole["90000d"] == whole["0:0"] > 0
+    skip = ("topics", "skip", "a", "--subscription", "s")
+    command("topics", "seek", "a", "--subscription", "s", "--to", "earliest")
+    assert command(*skip, "--count", "1")[1] == "skipped 1 messages of s of a\n"
+    assert backlog() == whole["earliest"] - 1
+    assert command(*skip, "--all")[0] == 0
+    assert backlog() == 0
+    assert "--count N" in command(*skip)[2]
