@@ -27,7 +27,7 @@ TOPIC: Final = "/admin/v2/persistent/*/*/*"
 WHOLE: Final = (
     NotServed(CLUSTER, "changing clusters", "POST DELETE"),
     NotServed(f"{CLUSTER}/**", "policies of clusters"),
-    NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
+    NotServed(NAMESPACE, "policies of namespaces", "POST"),
     NotServed(f"{NAMESPACE}/0x*", "deleting bundles", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*/clearBacklog/**", "clearBacklog of bundles"),
     NotServed(f"{NAMESPACE}/0x*/topicHashPositions", "topicHashPositions of bundles"),

@@ -455,7 +455,7 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("POST", f"{P}/t/backlogQuota"),
         ("POST", f"{P}/t/subscription/s/analyzeBacklog"),
         ("GET", f"{P}/t/examinemessage"),
-        ("GET", "/admin/v2/namespaces/public/default"),
+        ("POST", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
