@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.engine_rules import EngineRules
 from magnetar.admin.lent_stats import ServedThere, lent_stats
 from magnetar.admin.peers import Peers, about_topic, subscription_path
 from magnetar.admin.stats_views import (
@@ -193,7 +194,9 @@ class TopicService:
     async def _choose_engine(self, name: TopicName, engine: str) -> None:
         """Before there is a log: what it is made on counts for good."""
         if engine:
-            await self._control.policies.set_topic(name, "engine", decode_engine(engine))
+            wanted = decode_engine(engine)
+            await EngineRules(self._control, self._topics).check_topic(name, "engine", wanted)
+            await self._control.policies.set_topic(name, "engine", wanted)
 
     async def create(self, topic: str, engine: str = "") -> bool:
         """Make a topic without partitions; False when it exists already. ``engine`` as for

@@ -160,6 +160,10 @@ class Topics:
         ledgers. Raises ``NoSuchLogError``, ``MetadataError``."""
         return (await self._store.stored(name.log_name)).last_epoch
 
+    async def on_ledgers(self, log_name: str) -> bool:
+        """Which engine a log is on. Raises ``NoSuchLogError``, ``MetadataError``."""
+        return (await self._store.stored(log_name)).last_epoch >= 0
+
     async def ledger_bytes(self, name: TopicName) -> int | None:
         """As ``LogStore.ledger_bytes``."""
         return await self._store.ledger_bytes(name.log_name)
