@@ -46,7 +46,6 @@ WHOLE: Final = (
     NotServed("/admin/v2/brokers/internal-configuration", "how brokers are configured"),
     NotServed("/admin/v2/brokers/leaderBroker", "leaders: brokers have none"),
     NotServed("/admin/v2/brokers/shutdown", "stopping brokers over HTTP"),
-    NotServed("/admin/v2/brokers/version", "versions of brokers; /magnetar/v1/brokers has them"),
     NotServed("/admin/v2/broker-stats/**", "broker statistics; /metrics has them"),
     NotServed("/admin/v2/schemas/*/*/*/metadata", "where schemas lie"),
     NotServed("/admin/v2/resource-quotas/**", "resource quotas"),

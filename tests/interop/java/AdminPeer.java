@@ -80,7 +80,8 @@ public final class AdminPeer {
         "topics.removeDeduplicationStatus", "topics.setDeduplicationStatus",
         "namespaces.splitNamespaceBundle", "namespaces.unload", "namespaces.unloadNamespaceBundle",
         "nonPersistentTopics.unload", "topics.createSubscription", "topics.unload",
-        "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
+        "brokers.healthcheck", "brokers.getVersion",
+        "clusters.getCluster", "clusters.getClusters",
         "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
         "namespaces.getDelayedDelivery", "namespaces.getNamespaceMessageTTL",
         "namespaces.getPersistence", "namespaces.getRetention",
@@ -231,6 +232,7 @@ public final class AdminPeer {
             () -> admin.clusters().getCluster("other"));
         admin.brokers().healthcheck();
         admin.brokers().healthcheck(TopicVersion.V2);
+        check(admin.brokers().getVersion().matches("[0-9.]+.*"), "the version");
     }
 
     private static TenantInfo tenant(String... roles) {

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from magnetar import __version__
 from magnetar.admin import api
 from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
@@ -67,6 +68,7 @@ def serve(scenario: Callable[[Platform], Awaitable[None]], health: Health | None
 
 def test_process_paths() -> None:
     async def scenario(p: Platform) -> None:
+        assert (await p.client.get("/admin/v2/brokers/version")).text == __version__
         assert (await p.client.get("/admin/v2/brokers/health")).text == "ok"
         metrics = await p.client.get("/metrics")
         assert "things_total 1.0" in metrics.text
