@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from magnetar.cluster.stored.counters import RACES_MAX
+from magnetar.cluster.stored.shared_reads import shared_values
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.env.metadata import MetadataStore
@@ -50,6 +51,7 @@ class Namespaces:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._nodes = WatchedNodes(metadata, _node)
+        self._reads = shared_values(metadata)
 
     async def prepare(self) -> None:
         """Make the default namespace, and so its tenant, if it is missing."""
@@ -144,12 +146,12 @@ class Namespaces:
             raise _goes(namespace)
 
     async def confirm(self, namespace: str) -> None:
-        """As ``check_namespace``, by the store: for who has just made something in it."""
+        """As ``check_namespace``, by the store: for who has just made something in it. Reads are
+        shared by all who ask meanwhile, and no older than each asked."""
         path = f"{POLICIES}/{namespace}"
-        try:
-            value = (await self._metadata.get(path)).value
-        except NoNodeError:
-            raise _no_namespace(namespace) from None
+        value = await self._reads.get(path)
+        if value is None:
+            raise _no_namespace(namespace)
         if _node(path, value).deleted:
             raise _goes(namespace)
 
