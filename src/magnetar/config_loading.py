@@ -276,6 +276,12 @@ def _check_together(config: Config) -> None:
             f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: at least "
             f"{FRAME_SLACK_BYTES} bytes between them"
         )
+    if config.broker.deduplication and config.broker.engine == "partition":
+        raise ConfigError(
+            "broker.deduplication = true and broker.engine = 'partition' do not go together: "
+            "deduplication is served on ledgers only, and producers would be refused; set one of "
+            "them for single namespaces"
+        )
     if bookie.entry_bytes_max + 4096 > journal.file_bytes:
         raise ConfigError(
             f"bookie.journal.file_bytes = {journal.file_bytes} cannot hold one entry of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.compaction import CompactionService
+from magnetar.admin.deletions import DeletionService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.peers import NoPeers, Peers, Transport
 from magnetar.admin.policies import PolicyService, quorums_of
@@ -33,6 +34,10 @@ def broker_service(broker: Broker) -> BrokerService:
 
 def compaction_service(broker: Broker) -> CompactionService:
     return CompactionService(broker.control, broker.topics, broker.compactions, Peers(NoPeers()))
+
+
+def deletion_service(broker: Broker) -> DeletionService:
+    return DeletionService(broker.control, topic_service(broker), broker_service(broker))
 
 
 def namespace_service(broker: Broker) -> NamespaceService:

@@ -23,6 +23,7 @@ from magnetar.log.partition.batch_header import whole_batches
 from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.log_directory import LogDirectory
 from magnetar.log.partition.serving.envelopes import ENVELOPE
+from magnetar.model.errors import RestError
 from tests.integration.test_kafka_clients import (
     DEADLINE_S,
     KafkaStandalone,
@@ -449,6 +450,24 @@ def test_nothing_acknowledged_is_lost_by_a_kill(tmp_path: Path) -> None:
         server.stop()
     directory = LogDirectory(RealDisk(), tmp_path / "data" / "partitions", PartitionPolicy())
     assert [topic for topic, _ in directory.partitions()] == ["kill"]
+
+
+def test_what_partitions_do_not_serve_is_refused_when_it_is_said(server: KafkaStandalone) -> None:
+    create(server, "unserved", "partition")
+    rest, path = RestClient(server.http_url), "/admin/v2/persistent/public/default/unserved"
+    for topic in (path, f"{path}-partition-0"):
+        with pytest.raises(RestError, match="is on partitions, and deduplication"):
+            rest.send_post(f"{topic}/deduplicationEnabled", True)
+    with pytest.raises(RestError, match="unserved-partition-0 is on partitions"):
+        rest.send_post("/admin/v2/namespaces/public/default/deduplication", True)
+    client = pulsar_client(server)
+    client.create_producer("unserved").send(b"x")  # it was refused before
+    with pytest.raises(RestError, match="is on partitions, and compaction"):
+        rest.send_post(f"{path}/compactionThreshold", 1000)
+    create(server, "served", "ledger")
+    rest.send_post("/admin/v2/persistent/public/default/served/deduplicationEnabled", True)
+    client.create_producer("served").send(b"x")
+    client.close()
 
 
 def _all_of(server: KafkaStandalone, topic: str) -> list[str]:

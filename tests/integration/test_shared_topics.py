@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from tests.chaos.crash_publish import judge
@@ -121,4 +122,37 @@ def test_requests_about_many_topics_reach_every_owner(brokers: Brokers) -> None:
         "partitions are deleted wherever they are",
     )
     assert brokers.ask(1, "/admin/v2/persistent/public/default") == []
+    client.close()
+
+
+def test_a_namespace_is_deleted_with_topics_of_every_owner(brokers: Brokers) -> None:
+    space = "/admin/v2/namespaces/public/gone"
+    brokers.ask(0, space, "PUT")
+    client = connect(brokers.service_url)
+    names = [f"persistent://public/gone/t{number}" for number in range(12)]
+    producers = [client.create_producer(name, send_timeout_millis=2000) for name in names]
+    for producer in producers:
+        producer.send(b"x")
+    put = brokers.rest.put
+    path = f"http://{brokers.broker_id(1)}/admin/v2/persistent/public/gone/p/partitions"
+    assert put(path, json=4).is_success
+    owners = brokers.ask(0, "/magnetar/v1/namespaces/public/gone/bundles")
+    assert len({each["owner"] for each in owners} - {""}) >= 2, owners
+
+    url = f"http://{brokers.broker_id(2)}{space}"
+    refused = brokers.rest.delete(url)
+    assert (refused.status_code, "has 16 topics" in refused.text) == (409, True)
+    for producer in producers:
+        producer.send(b"y")
+    forced = brokers.rest.delete(url, params={"force": "true"})
+    assert forced.is_success, forced.text
+    for index in range(3):
+        host = f"http://{brokers.broker_id(index)}"
+        assert brokers.ask(index, "/admin/v2/namespaces/public") == ["public/default"]
+        assert put(f"{host}/admin/v2/persistent/public/gone/t0").status_code == 404
+    with pytest.raises(pulsar.Timeout):  # it comes back all the time, and is refused
+        producers[0].send(b"z")
+
+    brokers.ask(1, space, "PUT")  # another one, under the name
+    assert brokers.ask(1, "/admin/v2/persistent/public/gone/partitioned") == []
     client.close()

@@ -276,7 +276,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("subscription",),
         ("subscribable",),
         ("followed_topic", "topic"),
-        ("opening", "policies_in_force", "seek", "stats", "unloading"),
+        ("opening", "policies_in_force", "seek", "skipping", "stats", "unloading"),
         ("bindings", "compacting", "deleting", "followed_topics", "registry"),
         ("intakes", "rates", "steering", "upkeep"),
     ),

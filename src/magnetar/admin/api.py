@@ -12,6 +12,7 @@ from magnetar import __version__
 from magnetar.admin import (
     broker_api,
     compaction_api,
+    deletion_api,
     errors,
     health_api,
     ledger_api,
@@ -25,6 +26,7 @@ from magnetar.admin import (
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.compaction import CompactionService
+from magnetar.admin.deletions import DeletionService
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.guard import Guard
 from magnetar.admin.ledgers import LedgerService
@@ -52,6 +54,7 @@ def create(
     compaction: CompactionService | None = None,
     messages: MessageService | None = None,
     guard: tuple[Access, SecurityConfig] | None = None,
+    deletions: DeletionService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -79,6 +82,8 @@ def create(
         app.include_router(namespace_api.routes(namespaces, topics))
         app.include_router(permission_api.routes(namespaces))
         app.include_router(topic_api.routes(topics, health))
+    if deletions is not None:
+        app.include_router(deletion_api.routes(deletions))
     if compaction is not None:
         app.include_router(compaction_api.routes(compaction))
     if messages is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
+from magnetar import __version__
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.elsewhere import note_authoritative
 from magnetar.admin.paths import Segment
@@ -32,6 +34,12 @@ def _add_brokers(router: APIRouter, service: BrokerService) -> None:
     async def names() -> list[str]:
         """The ids of the brokers that are there."""
         return await service.names()
+
+    # Before the list of a cluster, whose path it fits.
+    @router.get(BROKERS + "/version", response_class=PlainTextResponse)
+    async def version() -> str:
+        """The release that this broker runs, Magnetar's own number."""
+        return __version__
 
     @router.get(BROKERS + "/{cluster}")
     async def names_of_cluster(cluster: Segment) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
@@ -85,6 +85,11 @@ def _add_namespaces(router: APIRouter, service: NamespaceService) -> None:
     async def namespaces(tenant: Segment) -> list[str]:
         """The namespaces of a tenant."""
         return await service.namespaces(tenant)
+
+    @router.get("/admin/v2/namespaces/{tenant}/{namespace}", tags=["cluster"])
+    async def namespace_policies(tenant: Segment, namespace: Segment) -> dict[str, Any]:
+        """All that is said for it, in Pulsar's fields and ours; what nobody has said is absent."""
+        return dict(await service.about_namespace(f"{tenant}/{namespace}"))
 
     @router.put(
         "/admin/v2/namespaces/{tenant}/{namespace}",

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from magnetar.admin.views import ClusterView, TenantView
+from magnetar.cluster.bundles import POLICY as BUNDLES
+from magnetar.cluster.bundles import layout_of, policy_of
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.security.permissions import admin_roles, granted, with_grant
+from magnetar.cluster.security.permissions import (
+    AUTH_POLICIES,
+    admin_roles,
+    all_granted,
+    granted,
+    with_grant,
+)
 from magnetar.cluster.topic_name import parse_namespace, parse_tenant
 from magnetar.model.errors import TopicNotFoundError
 
@@ -71,6 +79,18 @@ class NamespaceService:
     async def namespaces(self, tenant: str) -> list[str]:
         """``tenant/namespace`` names. Raises ``TopicNotFoundError`` for an unknown tenant."""
         return await self._namespaces.namespaces(parse_tenant(tenant))
+
+    async def about_namespace(self, namespace: str) -> Mapping[str, object]:
+        """What is said for it, as Pulsar says it; also while it is being deleted. Raises
+        ``TopicNotFoundError``, ``MetadataError``."""
+        name = parse_namespace(namespace)
+        said = await self._namespaces.policies(name)
+        return {
+            **{field: value for field, value in said.items() if value is not None},
+            AUTH_POLICIES: all_granted(said),
+            BUNDLES: policy_of(layout_of(name, said).boundaries),
+            "replication_clusters": [self.cluster],
+        }
 
     async def create_namespace(
         self, namespace: str, policies: Mapping[str, object] | None = None

@@ -21,16 +21,13 @@ class NotServed(NamedTuple):
 
 
 CLUSTER: Final = "/admin/v2/clusters/*"
-TENANT: Final = "/admin/v2/tenants/*"
 NAMESPACE: Final = "/admin/v2/namespaces/*/*"
 TOPIC: Final = "/admin/v2/persistent/*/*/*"
 
 WHOLE: Final = (
     NotServed(CLUSTER, "changing clusters", "POST DELETE"),
     NotServed(f"{CLUSTER}/**", "policies of clusters"),
-    NotServed(TENANT, "deleting tenants", "DELETE"),
-    NotServed(NAMESPACE, "policies of namespaces", "GET POST"),
-    NotServed(NAMESPACE, "deleting namespaces", "DELETE"),
+    NotServed(NAMESPACE, "policies of namespaces", "POST"),
     NotServed(f"{NAMESPACE}/0x*", "deleting bundles", "DELETE"),
     NotServed(f"{NAMESPACE}/0x*/clearBacklog/**", "clearBacklog of bundles"),
     NotServed(f"{NAMESPACE}/0x*/topicHashPositions", "topicHashPositions of bundles"),
@@ -42,14 +39,13 @@ WHOLE: Final = (
     NotServed("/admin/v2/namespaces/grantPermissionsOnTopics", "permissions"),
     NotServed("/admin/v2/namespaces/revokePermissionsOnTopics", "permissions"),
     NotServed(f"{TOPIC}/subscription/*", "changing subscriptions over HTTP", "POST"),
-    NotServed(f"{TOPIC}/subscription/*/**", "skipping some messages, and analysing backlogs"),
+    NotServed(f"{TOPIC}/subscription/*/**", "expiring up to a message id, and analysing backlogs"),
     NotServed(f"{TOPIC}/*/dispatchRate", "dispatchRate of subscriptions"),
     NotServed("/admin/v2/brokers/backlog-quota-check", "backlog quotas"),
     NotServed("/admin/v2/brokers/configuration/**", "configuring brokers over HTTP"),
     NotServed("/admin/v2/brokers/internal-configuration", "how brokers are configured"),
     NotServed("/admin/v2/brokers/leaderBroker", "leaders: brokers have none"),
     NotServed("/admin/v2/brokers/shutdown", "stopping brokers over HTTP"),
-    NotServed("/admin/v2/brokers/version", "versions of brokers; /magnetar/v1/brokers has them"),
     NotServed("/admin/v2/broker-stats/**", "broker statistics; /metrics has them"),
     NotServed("/admin/v2/schemas/*/*/*/metadata", "where schemas lie"),
     NotServed("/admin/v2/resource-quotas/**", "resource quotas"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from magnetar.admin.engine_rules import EngineRules
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.policies.policies import (
     NAMES,
@@ -39,6 +40,7 @@ class PolicyService:
         self._policies = control.policies
         self._topics = topics
         self._quorums = quorums
+        self._engines = EngineRules(control, topics)
 
     # -- namespaces ---------------------------------------------------------------------------
 
@@ -49,8 +51,9 @@ class PolicyService:
 
     async def set_namespace(self, namespace: str, field: str, body: object) -> None:
         """Raises ``InvalidPolicyError``, ``TopicNotFoundError``."""
-        value = NAMES[field][1](body)
-        await self._policies.set_namespace(parse_namespace(namespace), field, value)
+        value, name = NAMES[field][1](body), parse_namespace(namespace)
+        await self._engines.check_namespace(name, field, value)
+        await self._policies.set_namespace(name, field, value)
 
     async def remove_namespace(self, namespace: str, field: str) -> None:
         """Leave it to the configuration."""
@@ -71,8 +74,9 @@ class PolicyService:
 
     async def set_topic(self, topic: str, field: str, body: object) -> None:
         """Raises ``InvalidPolicyError``, ``TopicNotFoundError``, ``NotAllowedError``."""
-        value = NAMES[field][1](body)
-        await self._policies.set_topic(await self._existing(topic), field, value)
+        value, name = NAMES[field][1](body), await self._existing(topic)
+        await self._engines.check_topic(name, field, value)
+        await self._policies.set_topic(name, field, value)
 
     async def remove_topic(self, topic: str, field: str) -> None:
         """Leave it to the namespace."""

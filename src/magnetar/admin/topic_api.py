@@ -161,6 +161,19 @@ def _add_moves(router: APIRouter, service: TopicService) -> None:
         await service.move_subscription(name, subscription, to, after)
         return Response(status_code=204)
 
+    @router.post(path + "/skip/{count}", status_code=204)
+    async def skip(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        count: Annotated[int, Path(ge=0, lt=2**63)],
+    ) -> Response:
+        """The next so many messages that are not acknowledged count as acknowledged: single
+        messages, of a batch too. Of a partitioned topic name a partition."""
+        await service.skip(topic_name(tenant, namespace, topic), subscription, count)
+        return Response(status_code=204)
+
     @router.post(path + "/skip_all", status_code=204)
     async def skip_all(
         tenant: Segment,
@@ -168,7 +181,7 @@ def _add_moves(router: APIRouter, service: TopicService) -> None:
         topic: TopicSegment,
         subscription: SubscriptionSegment,
     ) -> Response:
-        """The same behind all that is there: its backlog is gone."""
+        """Move a subscription behind all that is there: its backlog is gone."""
         await service.move_subscription(topic_name(tenant, namespace, topic), subscription, LATEST)
         return Response(status_code=204)
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.engine_rules import EngineRules
 from magnetar.admin.lent_stats import ServedThere, lent_stats
 from magnetar.admin.peers import Peers, about_topic, subscription_path
 from magnetar.admin.stats_views import (
@@ -45,6 +46,7 @@ from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.seek import seek
+from magnetar.topics.skipping import skip_messages
 from magnetar.topics.topic import Topic
 from magnetar.topics.upkeep import expire_messages
 
@@ -93,6 +95,12 @@ class TopicService:
     async def partitioned_names(self, namespace: str) -> list[str]:
         await self._control.namespaces.check_namespace(parse_namespace(namespace))
         return [str(name) for name in await self._control.partitioned.names(namespace)]
+
+    async def all_of(self, namespace: str) -> tuple[list[TopicName], list[TopicName]]:
+        """The partitioned topics of ``tenant/namespace``, and all, each partition by itself; also
+        while it is being deleted."""
+        partitioned = await self._control.partitioned.names(namespace)
+        return partitioned, await self._topics.names(namespace)
 
     async def lookup(self, topic: str) -> LookupView:
         """Where the topic is served, or is to be: that broker takes it when a client opens it
@@ -155,7 +163,7 @@ class TopicService:
             await self._check_unused(parts)
         for part in parts:
             with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
-                await self._delete(part, force)
+                await self.delete_wherever(part, force)
         await self._control.schemas.forget_topic(name)
         await self._control.policies.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
@@ -171,7 +179,9 @@ class TopicService:
                 with contextlib.suppress(TopicNotFoundError):  # never used
                     _check_unused(part, await self._stats_at(owner, part))
 
-    async def _delete(self, part: TopicName, force: bool) -> None:
+    async def delete_wherever(self, part: TopicName, force: bool) -> None:
+        """A topic without partitions, or one partition, by whoever serves it. Raises
+        ``TopicNotFoundError``, ``NotAllowedError``, ``PeerError``."""
         owner = await self._locate(part)
         if isinstance(owner, At):
             query = {"force": str(force).lower()}
@@ -184,7 +194,9 @@ class TopicService:
     async def _choose_engine(self, name: TopicName, engine: str) -> None:
         """Before there is a log: what it is made on counts for good."""
         if engine:
-            await self._control.policies.set_topic(name, "engine", decode_engine(engine))
+            wanted = decode_engine(engine)
+            await EngineRules(self._control, self._topics).check_topic(name, "engine", wanted)
+            await self._control.policies.set_topic(name, "engine", wanted)
 
     async def create(self, topic: str, engine: str = "") -> bool:
         """Make a topic without partitions; False when it exists already. ``engine`` as for
@@ -398,6 +410,12 @@ class TopicService:
         else:
             body = {"ledgerId": to.ledger_id, "entryId": to.entry_id, "excluded": after}
         await self._peers.ask(owner.http_url, about_topic("POST", part, what, body=body))
+
+    async def skip(self, topic: str, subscription: str, count: int) -> None:
+        """The next ``count`` messages that are not acknowledged count as acknowledged; stored when
+        it returns. Raises as ``opened``, and ``SubscriptionNotFoundError``."""
+        opened = await self.opened(topic)
+        await skip_messages(opened, opened.subscription(subscription), count)
 
     async def expire_messages(self, topic: str, subscription: str | None, age_s: int) -> None:
         """What is ``age_s`` old or older counts as acknowledged for the subscription, or for all

@@ -245,6 +245,7 @@ class RestServer:
         from magnetar.admin import api
         from magnetar.admin.brokers import BrokerService
         from magnetar.admin.compaction import CompactionService
+        from magnetar.admin.deletions import DeletionService
         from magnetar.admin.ledgers import LedgerService
         from magnetar.admin.messages import MessageService
         from magnetar.admin.namespaces import NamespaceService
@@ -261,6 +262,8 @@ class RestServer:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         topics = topic_service(process, broker, http_url, transport)
+        peers = Peers(transport)
+        brokers = BrokerService(broker.control, http_url, peers, broker.topics.names)
         app = api.create(
             metrics.registry,
             NamespaceService(
@@ -275,10 +278,11 @@ class RestServer:
             process.health,
             SchemaService(broker.control),
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
-            BrokerService(broker.control, http_url, Peers(transport), broker.topics.names),
-            CompactionService(broker.control, broker.topics, broker.compactions, Peers(transport)),
+            brokers,
+            CompactionService(broker.control, broker.topics, broker.compactions, peers),
             MessageService(topics, EitherEntryFormat()),
             None if broker.access is None else (broker.access, config.security),
+            DeletionService(broker.control, topics, brokers),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

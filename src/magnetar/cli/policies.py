@@ -119,12 +119,13 @@ def _options(command: F) -> F:
 
 @click.group()
 def namespaces() -> None:
-    """List and create namespaces, and say how their topics are kept and served.
+    """List, create and delete namespaces, and say how their topics are kept and served.
 
     \b
     Examples:
       magnetar namespaces list public
       magnetar namespaces create acme/prod --with-tenant
+      magnetar namespaces delete acme/prod
       magnetar namespaces policies get public/default
       magnetar namespaces policies set public/default --retention-time 7d
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
@@ -164,6 +165,22 @@ def create_namespace(namespace: str, bundles: int | None, with_tenant: bool, url
         rest.put(tenant_path(tenant, "/admin/v2/tenants"))
     rest.put(path, {} if bundles is None else {"bundles": {"numBundles": bundles}})
     click.echo(f"created {namespace}")
+
+
+@namespaces.command("delete")
+@click.argument("namespace")
+@click.option("--force", is_flag=True, help="With its topics, and send away who is connected.")
+@click.option("--with-tenant", is_flag=True, help="Delete its tenant, too, if it has no other.")
+@url_option
+def delete_namespace(namespace: str, force: bool, with_tenant: bool, url: str) -> None:
+    """Delete NAMESPACE (TENANT/NAMESPACE), with all that is said of it. Refused while it has
+    topics, unless it is forced."""
+    rest, tenant = RestClient(url), namespace.partition("/")[0]
+    rest.delete(namespace_path(namespace), force=str(force).lower())
+    click.echo(f"deleted {namespace}")
+    if with_tenant and not rest.get(tenant_path(tenant)):
+        rest.delete(tenant_path(tenant, "/admin/v2/tenants"))
+        click.echo(f"deleted {tenant}")
 
 
 @namespaces.command("split-bundle")

@@ -220,6 +220,23 @@ def seek(topic: str, subscription: str, place: str, url: str) -> None:
     click.echo(f"moved {subscription} of {topic} to {place}")
 
 
+@topics.command()
+@click.argument("topic")
+@click.option("--subscription", required=True, help="Its name.")
+@click.option("--count", type=click.IntRange(min=1), help="So many messages.")
+@click.option("--all", "whole", is_flag=True, help="All that are there; consumers come back.")
+@url_option
+def skip(topic: str, subscription: str, count: int | None, whole: bool, url: str) -> None:
+    """Take the next messages of a subscription of TOPIC for acknowledged."""
+    if (count is None) != whole:
+        raise ConfigError("how many is not said, or twice; accepted: --count N, or --all")
+    name = quote(quote(subscription, safe=""), safe="")
+    part = "skip_all" if count is None else f"skip/{count}"
+    RestClient(url).send_post(f"{topic_path(topic)}/subscription/{name}/{part}")
+    what = "all messages" if count is None else f"{count} messages"
+    click.echo(f"skipped {what} of {subscription} of {topic}")
+
+
 def _place_of(place: str) -> dict[str, int] | None:
     """The message id that ``place`` names; None: none."""
     ends = {"earliest": EARLIEST, "latest": LATEST}

@@ -55,7 +55,7 @@ class ControlPlane:
         return cls(
             name,
             namespaces,
-            PartitionedTopics(metadata),
+            PartitionedTopics(metadata, namespaces.confirm),
             Counters(metadata),
             Schemas(metadata, values, schema_policies, now_ms),
             policies,

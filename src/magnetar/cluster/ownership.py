@@ -8,7 +8,7 @@ broker (``SoleBroker``) or several that share its topics (``sharing.SharedTopics
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -18,7 +18,7 @@ from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.bundles import Bundle, Layout, cut_in, layout_of
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.topic_name import TopicName
-from magnetar.model.errors import NotAllowedError
+from magnetar.model.errors import NotAllowedError, TopicNotFoundError
 
 
 class Here(NamedTuple):
@@ -146,8 +146,8 @@ class SoleBroker:
     async def all_bundles(self) -> list[Bundle]:
         """Those of every namespace. Raises ``MetadataError``."""
         found: list[Bundle] = []
-        for tenant in await self._namespaces.tenants():
-            for namespace in await self._namespaces.namespaces(tenant):
+        for namespace in await self._namespaces.everywhere():
+            with suppress(TopicNotFoundError):  # deleted meanwhile
                 found += (await self.layout(namespace)).bundles()
         return found
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -46,8 +47,12 @@ class PartitionedTopic(NamedTuple):
 class PartitionedTopics:
     """The partitioned topics of a cluster."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(
+        self, metadata: MetadataStore, confirm: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        """``confirm``: raises ``TopicNotFoundError`` if the namespace is gone, or goes."""
         self._metadata = metadata
+        self._confirm = confirm
         self._counts = WatchedNodes(metadata, _topic_or_none)
 
     async def partitions(self, name: TopicName) -> int:
@@ -87,7 +92,8 @@ class PartitionedTopics:
         return found
 
     async def create(self, name: TopicName, partitions: int) -> bool:
-        """False when it exists already. Raises ``NotAllowedError`` for a bad number or name."""
+        """False when it exists already. Raises ``NotAllowedError`` for a bad number or name,
+        ``TopicNotFoundError`` if its namespace is gone meanwhile."""
         _check_count(name, partitions)
         if name.partition >= 0:
             raise NotAllowedError(f"{name} is named like a partition; it cannot have partitions")
@@ -97,6 +103,13 @@ class PartitionedTopics:
             return False
         finally:
             self._counts.forget(_path(name))  # one that failed may have happened
+        if self._confirm is not None:
+            try:
+                # After it is made: who deletes the namespace finds it, or is seen here.
+                await self._confirm(name.namespace)
+            except TopicNotFoundError:
+                await self.delete(name)
+                raise
         return True
 
     async def grow(self, name: TopicName, partitions: int) -> None:

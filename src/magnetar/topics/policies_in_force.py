@@ -42,6 +42,10 @@ class PoliciesInForce:
         """Raises ``TopicNotFoundError`` for an unknown namespace, ``MetadataError``."""
         return topic_policy(self._configured, await self._policies.effective(name))
 
+    async def of_namespace(self, namespace: str) -> TopicPolicy:
+        """Of topics in it that say nothing themselves. Raises as ``of``."""
+        return topic_policy(self._configured, await self._policies.of_namespace(namespace))
+
     def touch(self, namespace: str) -> None:
         """Its open topics are to be looked at."""
         self.changes += 1

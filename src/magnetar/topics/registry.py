@@ -160,6 +160,10 @@ class Topics:
         ledgers. Raises ``NoSuchLogError``, ``MetadataError``."""
         return (await self._store.stored(name.log_name)).last_epoch
 
+    async def on_ledgers(self, log_name: str) -> bool:
+        """Which engine a log is on. Raises ``NoSuchLogError``, ``MetadataError``."""
+        return (await self._store.stored(log_name)).last_epoch >= 0
+
     async def ledger_bytes(self, name: TopicName) -> int | None:
         """As ``LogStore.ledger_bytes``."""
         return await self._store.ledger_bytes(name.log_name)
@@ -278,11 +282,16 @@ class Topics:
         guard = partial(ownership.verify, name)
         source = await self._store.open(name.log_name, policy.log, create=make, guard=guard)
         try:
+            if make:
+                # After it is made: who deletes the namespace finds it, or is seen here.
+                await self._control.namespaces.confirm(name.namespace)
             # From here until it is among the open ones there is no wait, so a release of it finds
             # it there or finds it under way.
             ownership.check(name)
-        except MagnetarError:
+        except MagnetarError as error:
             await _close_log(name, source)  # one that stays open cannot be opened again
+            if make and isinstance(error, TopicNotFoundError):
+                await self._store.delete(name.log_name)
             raise
         config = self._config
         topic = Topic(

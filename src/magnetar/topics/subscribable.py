@@ -93,6 +93,11 @@ class SubscribableTopic:
         raise NotImplementedError
 
     @property
+    def format(self) -> EntryFormat:
+        """What its entries mean."""
+        return self._format
+
+    @property
     def in_use(self) -> bool:
         """Somebody is connected, or may come back to a reader's subscription, or the topic is held.
         ``_released`` is called when that ends."""

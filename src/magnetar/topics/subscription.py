@@ -443,14 +443,15 @@ class Subscription:
         if last <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog_entries()
-        self._pass_over(last)
+        self.pass_over(last)
         return before - self.cursor.backlog_entries()
 
     def begin_later(self) -> None:
         """Records were deleted at the log's front: what of them is out, or waits, is forgotten."""
-        self._pass_over(self._positions.previous_position(self._positions.first))
+        self.pass_over(self._positions.previous_position(self._positions.first))
 
-    def _pass_over(self, last: Position) -> None:
+    def pass_over(self, last: Position) -> None:
+        """All up to ``last`` counts as acknowledged from now on, wherever it is."""
         self.cursor.acknowledge_cumulative(last)
         self.dispatcher.settle_until(last)
         if self.bound is not None and self.bound.client is not None:

@@ -80,7 +80,8 @@ public final class AdminPeer {
         "topics.removeDeduplicationStatus", "topics.setDeduplicationStatus",
         "namespaces.splitNamespaceBundle", "namespaces.unload", "namespaces.unloadNamespaceBundle",
         "nonPersistentTopics.unload", "topics.createSubscription", "topics.unload",
-        "brokers.healthcheck", "clusters.getCluster", "clusters.getClusters",
+        "brokers.healthcheck", "brokers.getVersion",
+        "clusters.getCluster", "clusters.getClusters",
         "clusters.createCluster", "lookups.lookupTopic", "lookups.lookupPartitionedTopic",
         "namespaces.getDelayedDelivery", "namespaces.getNamespaceMessageTTL",
         "namespaces.getPersistence", "namespaces.getRetention",
@@ -115,7 +116,9 @@ public final class AdminPeer {
         "namespaces.revokePermissionsOnNamespace", "topics.getPermissions",
         "topics.grantPermission", "topics.revokePermissions", "tenants.updateTenant",
         "properties.updateProperty",
-        "namespaces.createNamespace", "namespaces.getNamespaces", "namespaces.getTopics",
+        "namespaces.createNamespace", "namespaces.deleteNamespace", "namespaces.getPolicies",
+        "tenants.deleteTenant", "properties.deleteProperty", "topics.skipMessages",
+        "namespaces.getNamespaces", "namespaces.getTopics",
         "namespaces.getIsAllowAutoUpdateSchema", "namespaces.getSchemaCompatibilityStrategy",
         "namespaces.getSchemaValidationEnforced", "namespaces.setIsAllowAutoUpdateSchema",
         "namespaces.setSchemaCompatibilityStrategy", "namespaces.setSchemaValidationEnforced",
@@ -185,6 +188,7 @@ public final class AdminPeer {
         step("compaction", this::compaction);
         step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
+        step("deletions", this::deletions);
         step("everything else is refused", this::everythingElse);
     }
 
@@ -228,6 +232,7 @@ public final class AdminPeer {
             () -> admin.clusters().getCluster("other"));
         admin.brokers().healthcheck();
         admin.brokers().healthcheck(TopicVersion.V2);
+        check(admin.brokers().getVersion().matches("[0-9.]+.*"), "the version");
     }
 
     private static TenantInfo tenant(String... roles) {
@@ -269,8 +274,12 @@ public final class AdminPeer {
         kept.encryption_required = true;
         refused(PreconditionFailedException.class, "encryption_required",
             () -> admin.namespaces().createNamespace("peer/encrypted", kept));
-        refused(ServerSideErrorException.class, "not served: deleting namespaces",
-            () -> admin.namespaces().deleteNamespace(NAMESPACE));
+        Policies shown = admin.namespaces().getPolicies("peer/kept");
+        same(shown.retention_policies, new RetentionPolicies(5, 5), "what is shown");
+        same(shown.replication_clusters, Set.of("standalone"), "its clusters");
+        same(shown.bundles.getNumBundles(), 4, "its bundles");
+        same(shown.message_ttl_in_seconds, null, "what nobody has said");
+        check(!shown.deleted && shown.auth_policies.getNamespaceAuthentication().isEmpty(), "else");
     }
 
     private void permissions() throws Exception {
@@ -420,6 +429,13 @@ public final class AdminPeer {
             batching.newMessage().value("a".getBytes()).property("n", "1").sendAsync();
             MessageIdAdv last = (MessageIdAdv) batching.newMessage().value("b".getBytes())
                 .property("n", "2").send();
+            topics.createSubscription(topic, "skipping", MessageId.earliest);
+            for (long left : new long[] {3, 2, 2, 0}) { // what is left of a batch counts whole
+                same(topics.getStats(topic).getSubscriptions().get("skipping").getMsgBacklog(),
+                    left, "the backlog");
+                topics.skipMessages(topic, "skipping", 1);
+            }
+            topics.deleteSubscription(topic, "skipping");
             List<Message<byte[]>> found = topics.peekMessages(topic, "s", 3);
             same(found.size(), 3, "messages");
             Message<byte[]> one = found.get(0);
@@ -461,11 +477,38 @@ public final class AdminPeer {
         check(admin.topics().getList(NAMESPACE).contains(TOPIC), "it is still there");
     }
 
+    private void deletions() throws Exception {
+        admin.tenants().createTenant("gone", tenant());
+        admin.namespaces().createNamespace("gone/a");
+        String topic = "persistent://gone/a/t";
+        refused(ConflictException.class, "tenant gone has 1 namespaces (a)",
+            () -> admin.tenants().deleteTenant("gone"));
+        Consumer<byte[]> consumer = consumer(topic);
+        refused(ConflictException.class, "gone/a has 1 topics (t)",
+            () -> admin.namespaces().deleteNamespace("gone/a"));
+        check(consumer.isConnected(), "nobody was sent away");
+        admin.namespaces().deleteNamespace("gone/a", true);
+        consumer.close();
+        refused(NotFoundException.class, "gone/a does not exist",
+            () -> admin.topics().createNonPartitionedTopic(topic));
+        refused(NotFoundException.class, "gone/a does not exist",
+            () -> admin.namespaces().deleteNamespace("gone/a"));
+        admin.namespaces().createNamespace("gone/a");
+        same(admin.topics().getList("gone/a"), List.of(), "it is another one");
+        admin.namespaces().deleteNamespace("gone/a");
+        admin.namespaces().createNamespace("gone/b");
+        admin.tenants().deleteTenant("gone", true);
+        check(!admin.tenants().getTenants().contains("gone"), "it is gone");
+        refused(ConflictException.class, "public/default cannot be deleted",
+            () -> admin.namespaces().deleteNamespace("public/default", true));
+    }
+
     private void moving() throws Exception {
-        String words = "not served: skipping some messages";
+        String words = "not served: expiring up to a message id";
         Class<ServerSideErrorException> how = ServerSideErrorException.class;
         Topics topics = admin.topics();
-        refused(how, words, () -> topics.skipMessages(TOPIC, "s", 1));
+        refused(NotFoundException.class, "no subscription s",
+            () -> topics.skipMessages(TOPIC, "s", 1));
         refused(how, words, () -> topics.expireMessages(TOPIC, "s", MessageId.earliest, false));
         refused(NotFoundException.class, "no subscription s",
             () -> topics.skipAllMessages(TOPIC, "s"));

@@ -20,6 +20,7 @@ from magnetar.protocols.entry_formats import EitherEntryFormat
 from tests.doubles.admin import (
     broker_service,
     compaction_service,
+    deletion_service,
     namespace_service,
     policy_service,
     topic_service,
@@ -45,6 +46,7 @@ def application(
         "policies": policy_service(broker),
         "brokers": broker_service(broker),
         "compaction": compaction_service(broker),
+        "deletions": deletion_service(broker),
         "messages": MessageService(topics, EitherEntryFormat()),
     }
     _Served.before_scrape[:] = before_scrape

@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
+from magnetar import __version__
 from magnetar.admin import api
 from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
@@ -68,6 +69,7 @@ def serve(scenario: Callable[[Platform], Awaitable[None]], health: Health | None
 
 def test_process_paths() -> None:
     async def scenario(p: Platform) -> None:
+        assert (await p.client.get("/admin/v2/brokers/version")).text == __version__
         assert (await p.client.get("/admin/v2/brokers/health")).text == "ok"
         metrics = await p.client.get("/metrics")
         assert "things_total 1.0" in metrics.text
@@ -397,6 +399,43 @@ def test_policies_that_say_nothing_are_no_obstacle() -> None:
     serve(scenario)
 
 
+def test_all_policies_of_a_namespace_are_shown() -> None:
+    async def scenario(p: Platform) -> None:
+        path = "/admin/v2/namespaces/public/shown"
+        assert (await p.reason("GET", path))[0] == 404
+        assert await p.status("PUT", path, json={"bundles": {"numBundles": 2}}) == 204
+        nothing = {
+            "auth_policies": {
+                "namespace_auth": {},
+                "destination_auth": {},
+                "subscription_auth_roles": {},
+            },
+            "bundles": {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
+            "replication_clusters": ["standalone"],
+        }
+        assert (await p.client.get(path)).json() == nothing
+        kept = {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
+        for part, body in (
+            ("retention", kept), ("messageTTL", 60), ("deduplication", True),
+            ("permissions/app", ["consume"]), ("engine", "ledger"),
+        ):  # fmt: skip
+            assert await p.status("POST", f"{path}/{part}", json=body) == 204
+        found = (await p.client.get(path)).json()
+        assert found.pop("auth_policies")["namespace_auth"] == {"app": ["consume"]}
+        del nothing["auth_policies"]
+        assert found == {
+            **nothing,
+            "retention_policies": kept,
+            "message_ttl_in_seconds": 60,
+            "deduplicationEnabled": True,
+            "engine": "ledger",
+        }
+        await p.world.broker.control.namespaces.begin_deletion("public/shown")
+        assert (await p.client.get(path)).json()["deleted"] is True
+
+    serve(scenario)
+
+
 def test_policies_that_come_with_a_namespace_are_kept() -> None:
     async def scenario(p: Platform) -> None:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -417,10 +456,10 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
     [
         ("PUT", f"{P}/t/offload"),
         ("POST", f"{P}/t/backlogQuota"),
-        ("POST", f"{P}/t/subscription/s/skip/5"),
+        ("POST", f"{P}/t/subscription/s/analyzeBacklog"),
         ("GET", f"{P}/t/examinemessage"),
-        ("GET", "/admin/v2/namespaces/public/default"),
-        ("DELETE", "/admin/v2/namespaces/public/default"),
+        ("POST", "/admin/v2/namespaces/public/default"),
+        ("DELETE", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff"),
         ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),

@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from tests.doubles.ownership import divide
 from tests.unit.admin.test_api import P, Platform, serve
 from tests.unit.protocols.pulsar.harness import Peer
 
@@ -226,6 +227,26 @@ def test_subscriptions_are_moved() -> None:
             assert await p.status("POST", f"{whose}/{path}", json=body) == 204
             assert cursor.backlog_entries() == left, (path, body)
         assert p.world.topic(NAME).subscription("a").consumers == [], "it was sent away"
+
+    serve(scenario)
+
+
+def test_messages_are_skipped() -> None:
+    async def scenario(p: Platform) -> None:
+        await six_published(p, [1000] * 6)
+        cursor = (await open_durable(p.world.topic(NAME), "a", EARLIEST, {})).cursor
+        whose = f"{P}/t/subscription/a/skip"
+        for count, left in ((0, 6), (2, 4), (99, 0)):
+            assert await p.status("POST", f"{whose}/{count}") == 204
+            assert cursor.backlog_entries() == left
+        assert (await p.reason("POST", f"{whose}/-1"))[0] == 400
+        assert (await p.reason("POST", f"{P}/t/subscription/none/skip/1"))[0] == 404
+        assert (await p.reason("POST", f"{P}/none/subscription/a/skip/1"))[0] == 404
+        await p.client.put(f"{P}/parts/partitions", content=b"2")
+        status, reason = await p.reason("POST", f"{P}/parts/subscription/a/skip/1")
+        assert (status, "name one" in reason) == (412, True)
+        divide(p.world.broker.control, lambda name: True)
+        assert await p.status("POST", f"{whose}/1") == 307
 
     serve(scenario)
 

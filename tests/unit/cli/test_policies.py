@@ -116,6 +116,21 @@ def test_a_namespace_is_made_with_its_tenant(command: Command) -> None:
     assert (status, "exists" in error) == (1, True)
 
 
+def test_a_namespace_is_deleted_with_its_tenant(command: Command) -> None:
+    for name in ("gone/a", "gone/b"):
+        assert command("namespaces", "create", name, "--with-tenant")[0] == 0
+    assert command("topics", "create", "gone/b/t")[0] == 0
+    shown = command("namespaces", "delete", "gone/a", "--with-tenant")[1]
+    assert shown.endswith("deleted gone/a\n")
+    status, _, error = command("namespaces", "delete", "gone/b", "--with-tenant")
+    assert (status, "has 1 topics (t)" in error) == (1, True)
+    deleted = command("namespaces", "delete", "gone/b", "--force", "--with-tenant")[1]
+    assert "deleted gone/b\n" in deleted
+    assert deleted.endswith("deleted gone\n")
+    status, _, error = command("namespaces", "list", "gone")
+    assert (status, "tenant gone does not exist" in error) == (1, True)
+
+
 def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
     rules = ("subscription=report-* property=team=red type=Shared to=zone:eu", "to=owner")
     words = [word for rule in rules for word in ("--read-from", rule)]
@@ -189,3 +204,10 @@ def test_a_subscription_is_moved(command: Command) -> None:
         whole[place] = backlog()
     assert whole["latest"] == whole["0s"] == whole["9999999:0"] == 0
     assert whole["earliest"] == whole["90000d"] == whole["0:0"] > 0
+    skip = ("topics", "skip", "a", "--subscription", "s")
+    command("topics", "seek", "a", "--subscription", "s", "--to", "earliest")
+    assert command(*skip, "--count", "1")[1] == "skipped 1 messages of s of a\n"
+    assert backlog() == whole["earliest"] - 1
+    assert command(*skip, "--all")[0] == 0
+    assert backlog() == 0
+    assert "--count N" in command(*skip)[2]

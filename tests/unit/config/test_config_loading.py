@@ -212,3 +212,9 @@ def test_tls_ports_need_something_to_show() -> None:
             load(flags={name: 6651})
     with pytest.raises(ConfigError, match="trusted_file"):
         load(flags={"tls.client_certificates": "optional"})
+
+
+def test_deduplication_needs_ledgers() -> None:
+    with pytest.raises(ConfigError, match="do not go together"):
+        load(flags={"broker.deduplication": True, "broker.engine": "partition"})
+    assert load(flags={"broker.deduplication": True}).broker.deduplication

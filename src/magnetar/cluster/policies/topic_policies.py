@@ -28,6 +28,7 @@ from magnetar.cluster.stored.shared_nodes import (
     Objects,
     change_node,
     decode_objects,
+    delete_children,
     encode_objects,
 )
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
@@ -143,6 +144,10 @@ class TopicPolicies:
         """The topic was deleted: one made anew under its name has no policies."""
         if name.partitioned.local in await self._buckets.get(self.path_of(name)):
             await self._change(name, lambda found: found.pop(name.partitioned.local, None))
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics."""
+        await delete_children(self._metadata, f"{ROOT}/{namespace}", self._buckets.forget)
 
     async def _change(self, name: TopicName, change: Callable[[Objects], object]) -> None:
         def changed(value: bytes | None) -> bytes:

@@ -25,6 +25,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
+from urllib.parse import unquote
 
 import structlog
 
@@ -33,6 +34,7 @@ from magnetar.cluster.schemas.kept import KeptDefinitions, KnownAnswers
 from magnetar.cluster.schemas.policies import SchemaPolicies
 from magnetar.cluster.schemas.record import (
     NO_RECORD,
+    SCHEMAS,
     SchemaRecord,
     StoredVersion,
     decode_record,
@@ -43,7 +45,7 @@ from magnetar.cluster.schemas.record import (
 )
 from magnetar.cluster.stored.counters import RACES_MAX
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
-from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
@@ -273,6 +275,15 @@ class Schemas:
             return
         finally:
             self._records.forget(path)
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics: so are schemas of topics that never were."""
+        try:
+            names = await self._metadata.children(f"{SCHEMAS}/{namespace}")
+        except NoNodeError:
+            return
+        for name in names:
+            await self.forget_topic(parse_topic(f"{namespace}/{unquote(name)}"))
 
     async def _delete_values(self, ledger_ids: Sequence[int]) -> None:
         """What fails stays named in the record, and goes with the topic."""

@@ -132,6 +132,16 @@ def _decode_granted(value: object) -> dict[str, list[str]]:
     }
 
 
+def all_granted(policies: Mapping[str, Any]) -> dict[str, object]:
+    """Of a namespace and of its topics, with every field that Pulsar's clients know."""
+    said = _object(policies.get(AUTH_POLICIES))
+    return {
+        OF_NAMESPACE: _object(said.get(OF_NAMESPACE)),
+        OF_TOPICS: _object(said.get(OF_TOPICS)),
+        "subscription_auth_roles": {},
+    }
+
+
 def granted(policies: Mapping[str, Any], topic: str = "") -> dict[str, list[str]]:
     """Role -> actions, of a namespace, or of one topic by what is said for it alone."""
     said = _object(policies.get(AUTH_POLICIES))

@@ -21,6 +21,7 @@ from magnetar.model.errors import (
     BrokerMetadataError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
 )
 
 EPOCHS: Final = "/admin/topic-epochs"
@@ -60,6 +61,22 @@ class Counters:
         try:
             await self._metadata.delete(_epoch_path(name))
         except NoNodeError:
+            return
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics."""
+        for path in (f"{EPOCHS}/{namespace}/persistent", f"{EPOCHS}/{namespace}"):
+            try:
+                for name in await self._metadata.children(path):
+                    await self._delete(f"{path}/{name}")
+            except NoNodeError:
+                continue
+            await self._delete(path)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._metadata.delete(path)
+        except (NoNodeError, NotEmptyError):  # another was faster, or it has news
             return
 
     async def _increment(self, path: str) -> int:

@@ -167,13 +167,8 @@ class TopicIds:
 
     async def _namespaces(self) -> list[str]:
         """That of most topics first."""
-        namespaces = self._control.namespaces
-        others = [
-            each
-            for tenant in await namespaces.tenants()
-            for each in await namespaces.namespaces(tenant)
-            if each != DEFAULT_NAMESPACE
-        ]
+        found = await self._control.namespaces.everywhere()
+        others = [each for each in found if each != DEFAULT_NAMESPACE]
         return [DEFAULT_NAMESPACE, *others]
 
 

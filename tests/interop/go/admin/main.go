@@ -67,7 +67,8 @@ var served = []string{
 	"Schemas.TestCompatibilityWithPostSchemaPayload", "Schemas.TestCompatibilityWithSchemaInfo",
 	"Subscriptions.ClearBacklog", "Subscriptions.ResetCursorToMessageID",
 	"Subscriptions.ResetCursorToTimestamp", "Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
-	"Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
+	"Namespaces.DeleteNamespace", "Namespaces.GetPolicies", "Subscriptions.SkipMessages",
+	"Tenants.Delete", "Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
 	"Namespaces.GetNamespacePermissions", "Namespaces.GrantNamespacePermission",
 	"Namespaces.RevokeNamespacePermission", "Topics.GetPermissions", "Topics.GrantPermission",
 	"Topics.RevokePermission",
@@ -187,9 +188,28 @@ func (p *peer) namespaces() {
 	refused(404, "does not exist", func() error {
 		return p.admin.Namespaces().CreateNamespace("absent/a")
 	})
-	refused(501, "not served: deleting namespaces", func() error {
-		return p.admin.Namespaces().DeleteNamespace(namespace)
+	shown, err := p.admin.Namespaces().GetPolicies(namespace)
+	must(err)
+	check(slices.Equal(shown.ReplicationClusters, []string{"standalone"}), "shown: %v", shown)
+	check(shown.Bundles.NumBundles == 4 && shown.RetentionPolicies == nil, "shown: %v", shown)
+	p.deletions()
+}
+
+func (p *peer) deletions() {
+	must(p.admin.Tenants().Create(utils.TenantData{Name: "gone"}))
+	must(p.admin.Namespaces().CreateNamespace("gone/a"))
+	must(p.admin.Topics().Create(topic("persistent://gone/a/t"), 2))
+	refused(409, "has 2 topics", func() error {
+		return p.admin.Namespaces().DeleteNamespace("gone/a")
 	})
+	refused(409, "has 1 namespaces (a)", func() error { return p.admin.Tenants().Delete("gone") })
+	must(p.admin.Topics().Delete(topic("persistent://gone/a/t"), true, false))
+	must(p.admin.Namespaces().DeleteNamespace("gone/a"))
+	refused(404, "gone/a does not exist", func() error {
+		return p.admin.Namespaces().DeleteNamespace("gone/a")
+	})
+	must(p.admin.Tenants().Delete("gone"))
+	refused(404, "does not exist", func() error { return p.admin.Tenants().Delete("gone") })
 }
 
 func (p *peer) permissions() {
@@ -289,13 +309,14 @@ func (p *peer) subscriptions() {
 	check(last.EntryID == -1, "the last message of an empty topic: %v", last)
 	_, err = p.admin.Topics().GetMessageID(topic(plain), 1)
 	must(err)
-	refused(501, "not served: skipping some messages", func() error {
+	refused(404, "has no subscription", func() error {
 		return p.admin.Subscriptions().SkipMessages(topic(plain), "s", 1)
 	})
 	refused(404, "has no subscription", func() error {
 		return p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "s", 1)
 	})
 	must(p.admin.Subscriptions().Create(topic(plain), "moved", utils.Earliest))
+	must(p.admin.Subscriptions().SkipMessages(topic(plain), "moved", 1))
 	must(p.admin.Subscriptions().ResetCursorToTimestamp(topic(plain), "moved", 1))
 	must(p.admin.Subscriptions().ResetCursorToMessageID(topic(plain), "moved", utils.Latest))
 	must(p.admin.Subscriptions().ClearBacklog(topic(plain), "moved"))

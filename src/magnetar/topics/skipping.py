@@ -1,0 +1,73 @@
+"""Skipping messages of a subscription: the next so many that are not acknowledged count as
+acknowledged, a batch in part if so many end in it. They are counted as backlogs are: what each
+entry says of itself, and of a batch what is not acknowledged.
+
+Which those are is found by reading them, in pieces. What is acknowledged meanwhile stays so, and
+is not counted twice: where the reading has come is acknowledged after each piece.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.log.acknowledgements import ack_set_bits, ack_set_words
+from magnetar.log.seam import Cursor
+from magnetar.model.entry import Entry
+from magnetar.model.errors import ProtocolError
+from magnetar.topics.entry_format import describe
+from magnetar.topics.reading_on import entries_until, place_of
+from magnetar.topics.subscribable import SubscribableTopic
+from magnetar.topics.subscription import Subscription
+
+STEP_ENTRIES: Final = 500
+STEP_BYTES: Final = 4 << 20
+
+
+async def skip_messages(topic: SubscribableTopic, subscription: Subscription, count: int) -> None:
+    """``count`` messages, or all if there are fewer; stored when it returns. Raises what reading
+    the log and storing does, and ``NotAllowedError`` where no part of a batch can be kept."""
+    with topic.held():
+        async with subscription.lock:
+            await subscription.end_binding()  # or what is skipped here would be another's to keep
+            await _skip(topic, subscription, count)
+        await subscription.cursor.wait_stored()
+
+
+async def _skip(topic: SubscribableTopic, subscription: Subscription, count: int) -> None:
+    positions, cursor, left = topic.readable.positions, subscription.cursor, count
+    at = positions.next_position(cursor.mark_delete)
+    pieces = entries_until(topic.readable, at, positions.readable, STEP_ENTRIES, STEP_BYTES)
+    async for entries in pieces:
+        last = place_of(entries[-1])
+        for entry in cursor.unacknowledged(entries):
+            bits = _unacknowledged(topic, cursor, entry)
+            if bits.bit_count() > left:
+                last = positions.previous_position(place_of(entry))
+                _skip_part(cursor, entry, bits, left)
+                left = 0
+                break
+            left -= bits.bit_count()
+        if last > cursor.mark_delete:
+            subscription.pass_over(last)
+        if not left:
+            return
+
+
+def _unacknowledged(topic: SubscribableTopic, cursor: Cursor, entry: Entry) -> int:
+    """The entry's messages that are not acknowledged, a bit each."""
+    try:
+        messages = describe(entry, topic.format).messages
+    except ProtocolError:
+        return 0  # dispatch leaves it out
+    known = cursor.ack_set(place_of(entry))
+    whole = (1 << messages) - 1
+    return whole if known is None else whole & ack_set_bits(known)
+
+
+def _skip_part(cursor: Cursor, entry: Entry, bits: int, count: int) -> None:
+    """The first ``count`` of them."""
+    size = bits.bit_length()
+    for _ in range(count):
+        bits &= bits - 1  # without its lowest
+    if count:
+        cursor.acknowledge_batch(place_of(entry), size, ack_set_words(bits))
