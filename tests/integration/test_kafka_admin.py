@@ -258,7 +258,6 @@ def test_a_topic_takes_batches_up_to_its_own_size(server: KafkaStandalone) -> No
     [
         ("segment.bytes", "1048575", "1048576 to"),
         ("index.interval.bytes", "1048576", "ledger"),
-        ("cleanup.policy", "compact", "magnetar.engine=partition"),
         ("cleanup.policy", "shred", "delete, compact or both"),
         ("delete.retention.ms", "1", "not compacted in place"),
         ("min.cleanable.dirty.ratio", "1.5", "from 0 to 1"),
@@ -278,6 +277,24 @@ def test_what_cannot_count_is_refused_and_why(
     assert error.code() == confluent.KafkaError.INVALID_CONFIG
     assert words in error.str()
     assert "never" not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_what_is_to_be_compacted_is_made_on_partitions(server: KafkaStandalone) -> None:
+    """As Kafka Streams and Kafka Connect make theirs; with the engine said, that holds."""
+    admin, topic = admin_of(server), "changelog"
+    made(admin, topic, cleanup_policy="compact")
+    found = described(admin, topic)
+    assert found["magnetar.engine"].value == "partition"
+    assert found["cleanup.policy"].value == "compact"
+    produced(server, topic, 10)
+    with pytest.raises(confluent.KafkaException, match=r"partition\.directory"):
+        made(admin, "never", cleanup_policy="compact", magnetar_engine="ledger")
+    with pytest.raises(confluent.KafkaException, match="3 replicas are asked for"):
+        admin.create_topics([NewTopic("never", 1, 3, config={"cleanup.policy": "compact"})])[
+            "never"
+        ].result(DEADLINE_S)
+    made(admin, "not-compacted", cleanup_policy="delete")
+    assert described(admin, "not-compacted")["magnetar.engine"].value == "ledger"
 
 
 def test_aiokafka_says_it_when_it_makes_a_topic(server: KafkaStandalone) -> None:

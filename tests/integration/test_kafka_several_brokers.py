@@ -12,7 +12,13 @@ from pathlib import Path
 import confluent_kafka as confluent
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    PartitionMetadata,
+    ResourceType,
+)
 
 from tests.integration.test_kafka_clients import DEADLINE_S, polled
 from tests.integration.test_several_brokers import Several, eventually
@@ -242,6 +248,31 @@ def test_a_broker_that_drains_leads_no_partition(tmp_path: Path) -> None:
         for number, values in by_partition.items():
             assert values == list(range(number, 3 * COUNT, PARTITIONS))
         consumer.close()
+    finally:
+        several.role.kill()
+
+
+def test_what_is_to_be_compacted_has_as_many_copies_as_on_ledgers(tmp_path: Path) -> None:
+    """Where neither engine nor replicas are said, by whichever broker is asked."""
+    quorums = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2}
+    pairs = [part for each in quorums.items() for part in ("--set", "ledger.{}={}".format(*each))]
+    command = ("--brokers", "2", "--bookies", "2", "--kafka-port", "0", *pairs)
+    several = Several(tmp_path, *command)
+    try:
+        admin = AdminClient({"bootstrap.servers": bootstrap_of(several)})
+        new = NewTopic(TOPIC, PARTITIONS, config={"cleanup.policy": "compact"})
+        admin.create_topics([new])[TOPIC].result(DEADLINE_S)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+        found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+        assert found["magnetar.engine"].value == "partition"
+        assert found["min.insync.replicas"].value == "2"
+        producer = confluent.Producer({"bootstrap.servers": bootstrap_of(several)})
+        for number in range(PARTITIONS):
+            producer.produce(TOPIC, b"v", b"k", number)
+        assert producer.flush(DEADLINE_S) == 0
+        known = admin.list_topics(TOPIC, timeout=DEADLINE_S)
+        for each in known.topics[TOPIC].partitions.values():
+            assert sorted(each.replicas) == sorted(each.isrs) == sorted(known.brokers)
     finally:
         several.role.kill()
 

@@ -46,6 +46,7 @@ from magnetar.log.managed.store import ManagedLogStore
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ledger import Quorums
 from magnetar.protocols.entry_formats import EitherEntryFormat
+from magnetar.protocols.kafka.services import CopyDefaults
 from magnetar.staging.handing_out import HandingOut
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ async def start_broker(
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
     _add_checks(process, broker, ledgers, metadata)
+    if broker.kafka is not None:
+        copies = CopyDefaults(quorums_of_config(config.ledger), config.partition.replication_factor)
+        broker.kafka.services.defaults = copies
     try:
         await broker.start()
     except OSError as error:
@@ -191,7 +195,12 @@ async def staged_quorums(
     """Of what is written beside the topic, to be as safe as it; else those of new ledgers."""
     names = parse_topic(topic).first_logs if topic else ()
     found = await quorums_of_logs(metadata, ledgers, names)
-    return found or Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
+    return found or quorums_of_config(config)
+
+
+def quorums_of_config(config: LedgerConfig) -> Quorums:
+    """Of new ledgers, where no policy says."""
+    return Quorums(config.ensemble_size, config.write_quorum, config.ack_quorum)
 
 
 def _membership_lost(process: Process, why: str) -> None:

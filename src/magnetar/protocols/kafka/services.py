@@ -33,6 +33,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
     UnknownTopicIdError,
 )
+from magnetar.model.ledger import Quorums
 from magnetar.protocols.kafka.last_epochs import LastEpochs
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
@@ -154,6 +155,14 @@ class ClientConnection(Protocol):
     def abort(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CopyDefaults:
+    """How many copies of a log there are where no policy says: on ledgers, and on partitions."""
+
+    quorums: Quorums = field(default_factory=lambda: Quorums(1, 1, 1))
+    replication_factor: int = 1
+
+
 @dataclass(slots=True)
 class KafkaServices:
     """The parts that sessions and their handlers use; made by ``server.KafkaServer``. ``clock``:
@@ -174,6 +183,7 @@ class KafkaServices:
     replicated: ReplicatedPartitions | None = None
     directory: PartitionDirectory | None = None
     access: Access | None = None
+    defaults: CopyDefaults = field(default_factory=CopyDefaults)
     sasl_secret: bytes = field(default=b"", repr=False)
     """What salts of users who are not there are made of."""
     closing: bool = False

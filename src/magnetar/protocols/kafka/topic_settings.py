@@ -117,8 +117,8 @@ KINDS: Final[Mapping[str, int]] = MappingProxyType(
 
 _ON_LEDGERS: Final = (
     "a topic on ledgers is not compacted in place. Create it on partitions (with the configuration "
-    "magnetar.engine=partition, or broker.engine=partition); or have a compacted view beside the "
-    "log: PUT .../compaction"
+    "magnetar.engine=partition, or with this one and no engine, where all brokers keep partitions: "
+    "partition.directory); or have a compacted view beside the log: PUT .../compaction"
 )
 _OF_FILES: Final = (
     "it is about the files of a broker of Kafka's; how logs are kept here is said for all of them, "
@@ -224,6 +224,11 @@ def _share(value: str) -> float:
             f"{DIRTY_RATIO} = {value[:80]!r}: a number from 0 to 1 is expected"
         )
     return number
+
+
+def compacts(cleanup: str | None) -> bool:
+    """Whether that value of ``cleanup.policy`` asks for compaction."""
+    return "compact" in [each.strip() for each in (cleanup or "").split(",")]
 
 
 def check_compacting(changes: TopicChanges, on_ledgers: bool) -> None:

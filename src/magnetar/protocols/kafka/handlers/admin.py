@@ -2,9 +2,9 @@
 
 What can be said of a topic when it is made is what can be said later (``topic_settings``), and, of
 logs on partitions, ``min.insync.replicas``, ``unclean.leader.election.enable`` and
-``magnetar.engine``: what keeps it, ``ledger`` or ``partition``. The number of replicas is the
-ledgers' own (``ledger.write_quorum``): a replication factor is taken and has no effect, since
-clients must send one.
+``magnetar.engine``: what keeps it, ``ledger`` or ``partition`` (``engine_choice``: where it is not
+said). On ledgers the number of copies is their own (``ledger.write_quorum``): a replication factor
+is taken and has no effect, since clients must send one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.cluster.policies.policies import ReplicationPolicy, decode_engine
+from magnetar.cluster.policies.policies import ReplicationPolicy
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
-from magnetar.log.policy import Engine
 from magnetar.model.errors import (
     InvalidPolicyError,
     MagnetarError,
@@ -24,12 +23,26 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from magnetar.protocols.kafka.handlers.configs import apply_changes, checked_changes
+from magnetar.protocols.kafka.handlers.configs import (
+    FROM_TOPIC,
+    apply_changes,
+    checked_changes,
+    described_topic,
+)
+from magnetar.protocols.kafka.handlers.engine_choice import (
+    AS_CONFIGURED,
+    EngineChoice,
+    choose,
+    copies_of,
+    replicas_of,
+    tell,
+)
 from magnetar.protocols.kafka.names import check_new, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.topic_settings import ENGINE, MIN_IN_SYNC, UNCLEAN
+from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
 from magnetar.wire.kafka.admin_messages import (
+    CreatedConfig,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -101,16 +114,13 @@ async def _create(
         said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions"
         return
     configs = {config.name: config.value for config in new.configs}
-    engine = configs.pop(ENGINE, None)
-    if engine is not None:
-        decode_engine(engine)
-    on_ledgers = await _on_ledgers(services, topic, engine)
-    replication = await _replication(services, factor, configs, on_ledgers)
-    changes = checked_changes(services, configs, on_ledgers)
+    choice = await choose(services, topic, configs.pop(ENGINE, None), configs.get(CLEANUP))
+    replication = await _replication(services, factor, configs, choice)
+    changes = checked_changes(services, configs, choice.on_ledgers)
     existing = await services.count_of(topic) or await services.topics.exists(topic)
     if not existing and not validate_only:
-        if engine is not None:  # before there is a log: what it is made on counts for good
-            await services.control.policies.set_topic(topic, "engine", engine)
+        if choice.is_stored:  # before there is a log: what it is made on counts for good
+            await services.control.policies.set_topic(topic, "engine", choice.engine.value)
         if replication is not None:
             value = replication.encode()
             await services.control.policies.set_topic(topic, "partition_replication", value)
@@ -120,10 +130,23 @@ async def _create(
     if existing:
         said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
         return
-    factor = 1 if replication is None else max(1, replication.replication_factor)
-    said.partitions, said.replication_factor, said.configs = count, factor, []
-    if not validate_only:
-        said.topic_id = await services.topic_ids.of(topic)
+    factor = replicas_of(services.defaults, choice, replication)
+    said.partitions, said.replication_factor = count, factor
+    if validate_only:
+        said.configs = [
+            CreatedConfig(ENGINE, choice.engine.value, read_only=True, source=FROM_TOPIC)
+        ]
+        return
+    if choice.for_compaction:
+        tell(services.defaults, topic, choice, factor)
+    said.configs = await _configs(services, topic)
+    said.topic_id = await services.topic_ids.of(topic)
+
+
+async def _configs(services: KafkaServices, topic: TopicName) -> list[CreatedConfig]:
+    """What holds for it now, as DescribeConfigs says it."""
+    found = await described_topic(services, topic)
+    return [CreatedConfig(each.name, each.value, each.read_only, each.source) for each in found]
 
 
 async def _no_choice(
@@ -135,40 +158,34 @@ async def _no_choice(
     return len(nodes) == 1 and all(each.brokers == [*nodes] for each in placed)
 
 
-async def _on_ledgers(services: KafkaServices, topic: TopicName, engine: str | None) -> bool:
-    """Whether a topic that is made now is kept in ledgers. Raises ``MetadataError``."""
-    if engine is not None:
-        return engine == Engine.LEDGER.value
-    return (await services.topics.policies.of(topic)).log.engine is Engine.LEDGER
-
-
 async def _replication(
-    services: KafkaServices, factor: int, configs: dict[str, str | None], on_ledgers: bool
+    services: KafkaServices, factor: int, configs: dict[str, str | None], choice: EngineChoice
 ) -> ReplicationPolicy | None:
     """What is said of replicas, taken out of ``configs``. It counts for partitions; ledgers have
     their own. Raises ``ReplicationFactorError``, ``InvalidPolicyError``, ``MetadataError``."""
-    if services.replicated is None or on_ledgers:
-        if factor > 1 and not on_ledgers:
+    if services.replicated is None or choice.on_ledgers:
+        if factor > 1 and not choice.on_ledgers:
             raise ReplicationFactorError(
                 f"{factor} replicas are asked for, and this broker replicates with no others"
             )
         # What is said of the in-sync set is checked with the other settings: it is not dropped.
         return None
     least, unclean = configs.pop(MIN_IN_SYNC, None), configs.pop(UNCLEAN, None)
-    if factor < 1 and least is None and unclean is None:
+    brokers = await services.replicated.brokers()
+    copies = AS_CONFIGURED if factor > 0 else copies_of(services.defaults, choice, brokers)
+    if factor < 1 and least is None and unclean is None and copies is AS_CONFIGURED:
         return None
     if unclean not in (None, "true", "false"):
         raise InvalidPolicyError(f"{UNCLEAN} = {unclean!r}: true or false is expected")
     if least is not None and not (least.isascii() and least.isdigit() and int(least)):
         raise InvalidPolicyError(f"{MIN_IN_SYNC} = {least!r}: a whole number from 1 on is expected")
-    brokers = await services.replicated.brokers()
     if factor > brokers:
         raise ReplicationFactorError(
             f"{factor} replicas are asked for, and {brokers} brokers are there that can have them"
         )
     said = {
-        "replicationFactor": max(0, factor),
-        "minInSyncReplicas": 0 if least is None else int(least),
+        "replicationFactor": max(copies.replicas, factor),
+        "minInSyncReplicas": copies.in_sync_least if least is None else int(least),
         "uncleanLeaderElection": unclean == "true",
     }
     return ReplicationPolicy.decode(said)

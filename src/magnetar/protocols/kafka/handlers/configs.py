@@ -143,7 +143,11 @@ async def _described(
         return _of_broker(services, resource)
     if resource.kind == GROUP:
         return await describe_group(services, resource.name)
-    topic = await _existing(services, resource.kind, resource.name)
+    return await described_topic(services, await _existing(services, resource.kind, resource.name))
+
+
+async def described_topic(services: KafkaServices, topic: TopicName) -> list[DescribedConfig]:
+    """Raises ``TopicNotFoundError``, ``MetadataError``."""
     said = await services.control.policies.of_topic(topic)
     log = (await services.topics.policies.of(topic)).log
     found = [_config(name, value, kept) for name, value, kept in _limits(said, log)]
