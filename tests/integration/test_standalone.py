@@ -214,6 +214,28 @@ def test_it_comes_back_after_a_kill_with_every_acknowledged_message(tmp_path: Pa
         assert read_all(platform, "t", 200) == bodies
 
 
+def test_what_a_lost_journal_had_is_given_up_by_an_operators_word(tmp_path: Path) -> None:
+    """No other bookie has it: without that word the topic could never be opened again."""
+    platform = Standalone(tmp_path / "data")
+    with platform:
+        publish(platform, "t", [b"stored"])
+        assert platform.stop() == 0
+        platform.start()
+        publish(platform, "t", [b"lost"])
+        platform.kill()
+        for path in platform.data_dir.glob("bookie-0/journal/*.journal"):
+            path.unlink()
+        platform.start()
+        told = magnetar("health", platform=platform)
+        assert told.returncode == 1
+        assert "--leave-limbo" in told.stdout
+        assert platform.stop() == 0
+        platform.arguments = ("--leave-limbo",)
+        platform.start()
+        publish(platform, "t", [b"new"])
+        assert read_all(platform, "t", 2) == [b"stored", b"new"]
+
+
 def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data") as platform:
         publish(platform, "t", [b"%d" % n for n in range(10)])

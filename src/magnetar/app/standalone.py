@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from magnetar.app.checks import bookie_check
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.partitions import with_partitions
@@ -43,9 +44,14 @@ log = structlog.get_logger(__name__)
 
 
 async def run(
-    config: Config, bookies: int, ready: Callable[[str], None], stopped: asyncio.Event
+    config: Config,
+    bookies: int,
+    leave_limbo: bool,
+    ready: Callable[[str], None],
+    stopped: asyncio.Event,
 ) -> None:
-    """Run until ``stopped``; ``ready`` is called once, with the line to print.
+    """Run until ``stopped``; ``ready`` is called once, with the line to print. ``leave_limbo``: see
+    ``app.storage.start_bookie``.
 
     Raises ``StartError`` (port or directory in use), and what a part fails with.
     """
@@ -60,7 +66,8 @@ async def run(
         stack.callback(data_dir.close)
         check_bookies(data_dir, bookies)
         config = with_partitions(config, data_dir.path)
-        line = await _start(Process(config, real(), stack, fate), bookies, data_dir)
+        process = Process(config, real(), stack, fate)
+        line = await _start(process, bookies, data_dir, leave_limbo)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)
         await fate.wait()
@@ -78,7 +85,7 @@ def check_bookies(data_dir: DataDir, bookies: int) -> None:
         )
 
 
-async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
+async def _start(process: Process, bookies: int, data_dir: DataDir, leave_limbo: bool) -> str:
     config, stack = process.config, process.stack
     bound = bind(config.http.host, config.http.port, "http.port")
     stack.callback(bound.close)
@@ -90,7 +97,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     shares = config.metadata.url.startswith("zk://")  # there may be brokers beside this one
     if not shares:
         await claim_cluster(process, metadata)
-    clients = await start_bookies(process, cluster, bookies, data_dir)
+    clients = await start_bookies(process, cluster, bookies, data_dir, leave_limbo)
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
     membership = Membership(rest.url(config), shares, http_url_tls=rest.tls_url(config))
@@ -106,15 +113,20 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
 
 
 async def start_bookies(
-    process: Process, cluster: Cluster, count: int, data_dir: DataDir
+    process: Process, cluster: Cluster, count: int, data_dir: DataDir, leave_limbo: bool
 ) -> list[LocalBookie]:
     """The bookies of this process, one after the other."""
-    return [await _start_bookie(process, cluster, index, data_dir) for index in range(count)]
+    return [
+        await _start_bookie(process, cluster, index, data_dir, leave_limbo)
+        for index in range(count)
+    ]
 
 
 async def _start_bookie(
-    process: Process, cluster: Cluster, index: int, data_dir: DataDir
+    process: Process, cluster: Cluster, index: int, data_dir: DataDir, leave_limbo: bool
 ) -> LocalBookie:
     journal, ledgers = data_dir.journal_directory(index), data_dir.ledger_directory(index)
     placed = place_bookie(process.config.bookie, index, journal, ledgers)
-    return (await start_bookie(process, cluster, placed, data_dir.path)).client
+    started = await start_bookie(process, cluster, placed, data_dir.path, leave_limbo)
+    process.health.add(placed.bookie_id, bookie_check(started.core))
+    return started.client
