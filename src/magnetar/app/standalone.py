@@ -27,6 +27,7 @@ from magnetar.app.serving import (
 )
 from magnetar.app.storage import (
     Cluster,
+    StartedBookie,
     open_cluster,
     open_ledgers,
     open_metadata,
@@ -115,18 +116,43 @@ async def _start(process: Process, bookies: int, data_dir: DataDir, leave_limbo:
 async def start_bookies(
     process: Process, cluster: Cluster, count: int, data_dir: DataDir, leave_limbo: bool
 ) -> list[LocalBookie]:
-    """The bookies of this process, one after the other."""
-    return [
+    """The bookies of this process, one after the other. Raises ``StartError``: they hold what the
+    metadata store has forgotten, which ``leave_limbo`` lets go."""
+    started = [
         await _start_bookie(process, cluster, index, data_dir, leave_limbo)
         for index in range(count)
     ]
+    if not process.config.metadata.url.startswith("zk://"):  # where all ids are its own
+        for each in started:
+            await _check_age(cluster, each, leave_limbo)
+    return [each.client for each in started]
+
+
+async def _check_age(cluster: Cluster, started: StartedBookie, leave_limbo: bool) -> None:
+    """A ledger's id is stored before any bookie hears of it. If one has a ledger with an id that
+    was not given yet, the store is an older one: a part of its file (after a kill, of its write-
+    ahead log) was lost. Topics would be without their last messages then, the ids be given again,
+    and the ledgers be deleted, since nothing names them. Raises ``StartError``."""
+    given = await cluster.manager.new_ledger_id()
+    unknown = await started.core.ledgers(given)
+    if unknown and not leave_limbo:
+        raise StartError(
+            f"{started.client.bookie_id} holds ledger {unknown[0]} (and {len(unknown) - 1} more), "
+            f"and the metadata store has given no id above {given - 1}: metadata.sqlite or "
+            "metadata.sqlite-wal was damaged, cut, removed or replaced by an older copy. Restore "
+            "both from a copy; to go on without what was stored since, start once with "
+            "--leave-limbo: those ledgers are deleted then"
+        )
+    while unknown and given <= unknown[-1]:  # no id is given twice
+        given = await cluster.manager.new_ledger_id()
+        unknown = await started.core.ledgers(given)
 
 
 async def _start_bookie(
     process: Process, cluster: Cluster, index: int, data_dir: DataDir, leave_limbo: bool
-) -> LocalBookie:
+) -> StartedBookie:
     journal, ledgers = data_dir.journal_directory(index), data_dir.ledger_directory(index)
     placed = place_bookie(process.config.bookie, index, journal, ledgers)
     started = await start_bookie(process, cluster, placed, data_dir.path, leave_limbo)
     process.health.add(placed.bookie_id, bookie_check(started.core))
-    return started.client
+    return started
