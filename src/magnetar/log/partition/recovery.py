@@ -43,6 +43,7 @@ from magnetar.log.partition.checkpoint_files import (
     decode_epochs,
     read_file,
 )
+from magnetar.log.partition.index_files import BEYOND
 from magnetar.log.partition.leader_epochs import NO_EPOCH, LeaderEpochs
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
@@ -180,6 +181,7 @@ def _open_segments(
         following = starts[place + 1] if place + 1 < len(starts) else None
         if through is None or (following is not None and following <= through):
             segments.append(_adopted(disk, folder, base, policy, found))
+            _check_sealed(segments[-1], folder, following, found)
             if not epochs_known:
                 for _, header in segments[-1].headers():
                     epochs.assign(header.leader_epoch, header.base_offset)
@@ -230,6 +232,20 @@ def _check_starts(names: Iterable[str], folder: Path, starts: list[int]) -> None
                 f"{folder / file_name(base, LOG)} is gone, and the log goes on behind it: restore "
                 f"it from a copy, or remove {file_name(base, INDEX)} to go on without its records"
             )
+
+
+def _check_sealed(segment: Segment, folder: Path, following: int | None, found: Recovered) -> None:
+    """Its index was written when all of it was synced. Raises ``LogDamagedError``."""
+    name = file_name(segment.base_offset, LOG)
+    short = f"{name}: {BEYOND}"
+    if following is None or segment.next_offset >= following:
+        return
+    if found.rebuilt and found.rebuilt[-1].startswith(short):
+        raise LogDamagedError(
+            f"{folder / name} ends at offset {segment.next_offset}, {found.rebuilt[-1]} bytes: it "
+            f"was cut. Restore it from a copy, or remove {file_name(segment.base_offset, INDEX)} "
+            "to go on without the records that it lacks"
+        )
 
 
 def _check_end(segments: list[Segment], folder: Path, recovery_point: int) -> None:

@@ -19,7 +19,9 @@ from magnetar.log.partition.checkpoint_files import (
 from magnetar.log.partition.limits import SyncPolicy
 from magnetar.log.partition.log_directory import LogDirectory
 from magnetar.log.partition.segment import Segment
-from magnetar.model.errors import LogDamagedError, OtherClusterError
+from magnetar.log.partition.serving.batch_places import SPAN
+from magnetar.log.partition.serving.stored_entries import find_entries, read_entries
+from magnetar.model.errors import CorruptBatchError, LogDamagedError, OtherClusterError
 from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
 
 ONE = ("topic", 0)
@@ -64,8 +66,20 @@ def last_emptied(files: list[Path]) -> None:
     files[-1].write_bytes(b"")
 
 
+def first_emptied(files: list[Path]) -> None:
+    files[0].write_bytes(b"")
+
+
+def middle_cut(files: list[Path]) -> None:
+    """Where a batch ends."""
+    data = files[1].read_bytes()
+    files[1].write_bytes(data[: 12 + int.from_bytes(data[8:12], "big")])
+
+
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("damage", [last_removed, all_removed, middle_removed, last_emptied])
+@pytest.mark.parametrize(
+    "damage", [first_emptied, middle_cut, last_removed, all_removed, middle_removed, last_emptied]
+)
 def test_a_log_that_lacks_what_it_held_is_not_opened(
     tmp_path: Path, damage: Callable[[list[Path]], None], clean: bool
 ) -> None:
@@ -146,3 +160,20 @@ def test_a_file_that_is_no_text_does_not_end_in_a_traceback(tmp_path: Path) -> N
     (tmp_path / "cluster").write_bytes(b"0\nabc\xa3\n")
     with pytest.raises(OtherClusterError, match="file cluster"):
         opened(tmp_path, cluster="abc")
+
+
+def test_a_damaged_batch_is_not_read(tmp_path: Path) -> None:
+    """The ones before it are; whoever reads on is told the file and the byte."""
+    directory = opened(tmp_path)
+    log = directory.open_log(ONE, NOW_MS)
+    filled(log, 6)
+    places = find_entries(log, RealDisk(), log.log_end, SPAN).places
+    position, header = list(log.segments[0].headers())[2]
+    path = log.segments[0].path(".log")
+    data = bytearray(path.read_bytes())
+    data[position + 70] ^= 1
+    path.write_bytes(data)
+    found = read_entries(log, places, 0, log.log_end, 100, 1 << 20)
+    assert [entry.entry_id for entry in found] == [0, 1]
+    with pytest.raises(CorruptBatchError, match=f"{path}: byte {position}: .*its checksum"):
+        read_entries(log, places, header.base_offset, log.log_end, 100, 1 << 20)
