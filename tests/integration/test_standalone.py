@@ -214,6 +214,48 @@ def test_it_comes_back_after_a_kill_with_every_acknowledged_message(tmp_path: Pa
         assert read_all(platform, "t", 200) == bodies
 
 
+def test_what_a_lost_journal_had_is_given_up_by_an_operators_word(tmp_path: Path) -> None:
+    """No other bookie has it: without that word the topic could never be opened again."""
+    platform = Standalone(tmp_path / "data")
+    with platform:
+        publish(platform, "t", [b"stored"])
+        assert platform.stop() == 0
+        platform.start()
+        publish(platform, "t", [b"lost"])
+        platform.kill()
+        for path in platform.data_dir.glob("bookie-0/journal/*.journal"):
+            path.unlink()
+        platform.start()
+        told = magnetar("health", platform=platform)
+        assert told.returncode == 1
+        assert "--leave-limbo" in told.stdout
+        assert platform.stop() == 0
+        platform.arguments = ("--leave-limbo",)
+        platform.start()
+        publish(platform, "t", [b"new"])
+        assert read_all(platform, "t", 2) == [b"stored", b"new"]
+
+
+def test_a_metadata_store_that_went_back_does_not_start(tmp_path: Path) -> None:
+    """Its topics would lack their last messages, and the ledgers of those be deleted."""
+    platform = Standalone(tmp_path / "data")
+    with platform:
+        publish(platform, "t", [b"first"])
+        assert platform.stop() == 0
+        platform.start()
+        publish(platform, "t", [b"second"])
+        platform.kill()
+        (platform.data_dir / "metadata.sqlite-wal").unlink()
+        with pytest.raises(RuntimeError, match="ended with 1"):
+            platform.start()
+        platform.kill()  # it has ended
+        assert "metadata.sqlite-wal was damaged" in platform.log_path.read_text()
+        platform.arguments = ("--leave-limbo",)
+        platform.start()
+        publish(platform, "t", [b"third"])
+        assert read_all(platform, "t", 2) == [b"first", b"third"]
+
+
 def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data") as platform:
         publish(platform, "t", [b"%d" % n for n in range(10)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from magnetar.bookie.bookie import Bookie
 from magnetar.config import LedgerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors
@@ -158,5 +159,27 @@ def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:
                 "free space on the disks of the read-only bookies, or start more bookies",
             )
         return PartHealth(False, problem, "start bookies until there are enough")
+
+    return check
+
+
+def bookie_check(bookie: Bookie) -> Check:
+    """It takes entries, unless an operator wants it so, and knows what it holds."""
+
+    async def check() -> PartHealth:
+        info = bookie.info()
+        if info.failed_directories:
+            listed = ", ".join(info.failed_directories)
+            return PartHealth(False, f"ledger directories failed: {listed}", "replace the disk")
+        if bookie.refusal is not None and not bookie.writes_refused:
+            return PartHealth(False, bookie.refusal, "make room, or start more bookies")
+        if info.limbo:
+            return PartHealth(
+                False,
+                "it has lost entries and denies nothing",
+                "when no ledger lacks copies (magnetar recovery list), start it once with "
+                "--leave-limbo (also if no other bookie has copies: what is lost is lost then)",
+            )
+        return WELL
 
     return check

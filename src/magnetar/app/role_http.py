@@ -11,12 +11,11 @@ import importlib
 import socket
 from typing import Any, Final
 
-from magnetar.app.checks import metadata_check
+from magnetar.app.checks import bookie_check, metadata_check
 from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.securing import open_authenticator
 from magnetar.app.storage import Cluster, StartedBookie
-from magnetar.bookie.bookie import Bookie
 from magnetar.cluster.security.access import Access
 from magnetar.config import Config
 from magnetar.env.health import WELL, Check, PartHealth
@@ -58,7 +57,7 @@ async def serve_bookie(
     process.stack.callback(registry.close)
     queries = _Queries(process, cluster, started, registry)
     process.health.add("metadata", metadata_check(cluster.metadata))
-    process.health.add("bookie", _bookie_check(started.core))
+    process.health.add("bookie", bookie_check(started.core))
     process.health.add("registration", _registration_check(registry, started.client.bookie_id))
     return await _serve(process, bound, queries)
 
@@ -102,28 +101,6 @@ async def _serve(process: Process, bound: socket.socket, queries: Any = None) ->
 def _import() -> None:
     for name in MODULES:
         importlib.import_module(name)
-
-
-def _bookie_check(bookie: Bookie) -> Check:
-    """It takes entries, unless an operator wants it so, and knows what it holds."""
-
-    async def check() -> PartHealth:
-        info = bookie.info()
-        if info.failed_directories:
-            listed = ", ".join(info.failed_directories)
-            return PartHealth(False, f"ledger directories failed: {listed}", "replace the disk")
-        if bookie.refusal is not None and not bookie.writes_refused:
-            return PartHealth(False, bookie.refusal, "make room, or start more bookies")
-        if info.limbo:
-            return PartHealth(
-                False,
-                "it has lost entries and denies nothing",
-                "when no ledger lacks copies (magnetar recovery list), start it once with "
-                "--leave-limbo",
-            )
-        return WELL
-
-    return check
 
 
 def _registration_check(registry: BookieRegistry, bookie_id: BookieId) -> Check:

@@ -67,6 +67,7 @@ class Wanted(NamedTuple):
 async def run_standalone(
     config: Config,
     bookies: int,
+    leave_limbo: bool,
     wanted: Wanted,
     ready: Callable[[str], None],
     stopped: asyncio.Event,
@@ -81,7 +82,7 @@ async def run_standalone(
         process = Process(config, real(), stack, fate)
         metadata = await open_metadata(process)
         cluster = await open_cluster(metadata, process.outside)
-        await start_bookies(process, cluster, bookies, data_dir)
+        await start_bookies(process, cluster, bookies, data_dir, leave_limbo)
         url = config.metadata.url
         if not url.startswith("zk://"):
             url = await _share(process, metadata)

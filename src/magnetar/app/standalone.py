@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from magnetar.app.checks import bookie_check
 from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.partitions import with_partitions
@@ -26,6 +27,7 @@ from magnetar.app.serving import (
 )
 from magnetar.app.storage import (
     Cluster,
+    StartedBookie,
     open_cluster,
     open_ledgers,
     open_metadata,
@@ -43,9 +45,14 @@ log = structlog.get_logger(__name__)
 
 
 async def run(
-    config: Config, bookies: int, ready: Callable[[str], None], stopped: asyncio.Event
+    config: Config,
+    bookies: int,
+    leave_limbo: bool,
+    ready: Callable[[str], None],
+    stopped: asyncio.Event,
 ) -> None:
-    """Run until ``stopped``; ``ready`` is called once, with the line to print.
+    """Run until ``stopped``; ``ready`` is called once, with the line to print. ``leave_limbo``: see
+    ``app.storage.start_bookie``.
 
     Raises ``StartError`` (port or directory in use), and what a part fails with.
     """
@@ -60,7 +67,8 @@ async def run(
         stack.callback(data_dir.close)
         check_bookies(data_dir, bookies)
         config = with_partitions(config, data_dir.path)
-        line = await _start(Process(config, real(), stack, fate), bookies, data_dir)
+        process = Process(config, real(), stack, fate)
+        line = await _start(process, bookies, data_dir, leave_limbo)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         ready(line)
         await fate.wait()
@@ -78,7 +86,7 @@ def check_bookies(data_dir: DataDir, bookies: int) -> None:
         )
 
 
-async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
+async def _start(process: Process, bookies: int, data_dir: DataDir, leave_limbo: bool) -> str:
     config, stack = process.config, process.stack
     bound = bind(config.http.host, config.http.port, "http.port")
     stack.callback(bound.close)
@@ -90,7 +98,7 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
     shares = config.metadata.url.startswith("zk://")  # there may be brokers beside this one
     if not shares:
         await claim_cluster(process, metadata)
-    clients = await start_bookies(process, cluster, bookies, data_dir)
+    clients = await start_bookies(process, cluster, bookies, data_dir, leave_limbo)
     local = {client.bookie_id: client for client in clients}
     ledgers = open_ledgers(process, cluster, local)
     membership = Membership(rest.url(config), shares, http_url_tls=rest.tls_url(config))
@@ -106,15 +114,45 @@ async def _start(process: Process, bookies: int, data_dir: DataDir) -> str:
 
 
 async def start_bookies(
-    process: Process, cluster: Cluster, count: int, data_dir: DataDir
+    process: Process, cluster: Cluster, count: int, data_dir: DataDir, leave_limbo: bool
 ) -> list[LocalBookie]:
-    """The bookies of this process, one after the other."""
-    return [await _start_bookie(process, cluster, index, data_dir) for index in range(count)]
+    """The bookies of this process, one after the other. Raises ``StartError``: they hold what the
+    metadata store has forgotten, which ``leave_limbo`` lets go."""
+    started = [
+        await _start_bookie(process, cluster, index, data_dir, leave_limbo)
+        for index in range(count)
+    ]
+    if not process.config.metadata.url.startswith("zk://"):  # where all ids are its own
+        for each in started:
+            await _check_age(cluster, each, leave_limbo)
+    return [each.client for each in started]
+
+
+async def _check_age(cluster: Cluster, started: StartedBookie, leave_limbo: bool) -> None:
+    """A ledger's id is stored before any bookie hears of it. If one has a ledger with an id that
+    was not given yet, the store is an older one: a part of its file (after a kill, of its write-
+    ahead log) was lost. Topics would be without their last messages then, the ids be given again,
+    and the ledgers be deleted, since nothing names them. Raises ``StartError``."""
+    given = await cluster.manager.new_ledger_id()
+    unknown = await started.core.ledgers(given)
+    if unknown and not leave_limbo:
+        raise StartError(
+            f"{started.client.bookie_id} holds ledger {unknown[0]} (and {len(unknown) - 1} more), "
+            f"and the metadata store has given no id above {given - 1}: metadata.sqlite or "
+            "metadata.sqlite-wal was damaged, cut, removed or replaced by an older copy. Restore "
+            "both from a copy; to go on without what was stored since, start once with "
+            "--leave-limbo: those ledgers are deleted then"
+        )
+    while unknown and given <= unknown[-1]:  # no id is given twice
+        given = await cluster.manager.new_ledger_id()
+        unknown = await started.core.ledgers(given)
 
 
 async def _start_bookie(
-    process: Process, cluster: Cluster, index: int, data_dir: DataDir
-) -> LocalBookie:
+    process: Process, cluster: Cluster, index: int, data_dir: DataDir, leave_limbo: bool
+) -> StartedBookie:
     journal, ledgers = data_dir.journal_directory(index), data_dir.ledger_directory(index)
     placed = place_bookie(process.config.bookie, index, journal, ledgers)
-    return (await start_bookie(process, cluster, placed, data_dir.path)).client
+    started = await start_bookie(process, cluster, placed, data_dir.path, leave_limbo)
+    process.health.add(placed.bookie_id, bookie_check(started.core))
+    return started

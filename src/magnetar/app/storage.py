@@ -120,7 +120,8 @@ async def start_bookie(
             "this bookie has lost acknowledged entries: it denies nothing and takes no entries of "
             "older ledgers. Auto-recovery gives it what it lacks when all ledgers are checked next "
             "(magnetar recovery check); when none lacks copies any more (magnetar recovery list), "
-            "start it with --leave-limbo",
+            "start it once with --leave-limbo. Where no other bookie has copies, what is lost is "
+            "lost: --leave-limbo goes on without it",
             bookie=bookie_id,
         )
         bookie.ledgers_are_new_from(await cluster.manager.new_ledger_id())

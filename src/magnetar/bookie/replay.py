@@ -90,6 +90,7 @@ def replay_journal(
     damages: list[Damage] = []
     if start.file_id and start.file_id not in files:
         damages.append(Damage(start.file_id, start.offset, start.offset, torn=False))
+    damages.extend(_cut_before(directory, start, files))
     byte_count = last_id = last_end = last_damage = 0
     for file_id in files:
         offset = start.offset if file_id == start.file_id else 0
@@ -103,6 +104,17 @@ def replay_journal(
         damages.extend(Damage(file_id, *place, torn=False) for place in bad)
     spent = [file_id for file_id in ids if file_id < start.file_id]
     return JournalReplay(spent, files, last_id, next_id, byte_count, damages)
+
+
+def _cut_before(
+    directory: JournalDirectory, start: JournalPosition, files: Sequence[int]
+) -> list[Damage]:
+    """A mark lies behind what was synced: if its file ends before that, it was cut, and with it
+    what came after the mark. (That is not read then, so that it would pass for never written.)"""
+    if start.file_id not in files or start.offset <= BLOCK_BYTES:
+        return []  # a file is begun with its first commit
+    end = directory.size(start.file_id)
+    return [] if end >= start.offset else [Damage(start.file_id, end, start.offset, torn=False)]
 
 
 def _read_file(

@@ -86,6 +86,11 @@ def configured(
     help="Brokers, from 2 on each a process of its own.",
 )
 @click.option("--metadata", help="zk://HOST:PORT/ROOT instead of a file in the data directory.")
+@click.option(
+    "--leave-limbo",
+    is_flag=True,
+    help="Once, when a bookie has lost entries (health says so): it may deny them again.",
+)
 @common_options
 def standalone(
     data_dir: Path | None,
@@ -95,6 +100,7 @@ def standalone(
     bookies: int,
     brokers: int,
     metadata: str | None,
+    leave_limbo: bool,
     file: Path | None,
     pairs: tuple[str, ...],
     log_level: str | None,
@@ -153,11 +159,11 @@ def standalone(
         wanted = Wanted(
             brokers, (*passed_on(file, pairs, log_level, log_json), *quorum_options(config))
         )
-        process.serve(config, partial(run_standalone, config, bookies, wanted))
+        process.serve(config, partial(run_standalone, config, bookies, leave_limbo, wanted))
         return
     from magnetar.app.standalone import run
 
-    process.serve(config, partial(run, config, bookies))
+    process.serve(config, partial(run, config, bookies, leave_limbo))
 
 
 def beside_pulsar(with_kafka_on: Callable[[int], Config], brokers: int) -> Config:

@@ -4,7 +4,8 @@ Owns the file, its lock, and one thread (the lane) that is the only one to touch
 
 * Whatever waits for the lane goes into one transaction and one fsync (group commit); callers are
   answered after the commit, in order, with one wake-up of the loop.
-* WAL with ``synchronous=FULL``: a write that returned survives a power cut.
+* WAL with ``synchronous=FULL``: a write that returned survives a power cut. A log that is damaged
+  is refused (``sqlite_wal``): SQLite would go on without the changes behind the damage.
 * One process opens the file for writing: it holds ``PATH.lock`` (flock, so a crash releases it)
   and writes its pid there. Any number may read (``read_only=True``) meanwhile.
 * The session is the open store: its ephemeral nodes go at ``close``, or after a crash when the
@@ -31,6 +32,7 @@ import structlog
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value
 from magnetar.env.sqlite_tree import SqliteTree
+from magnetar.env.sqlite_wal import damaged_at
 from magnetar.env.watches import PathWatches
 from magnetar.model.errors import MetadataError
 
@@ -293,12 +295,28 @@ def _settle(outcome: _Outcome) -> None:
 def _connect(path: str, read_only: bool) -> sqlite3.Connection:
     if path == MEMORY:
         return sqlite3.connect(MEMORY, isolation_level=None)
+    if not read_only:
+        _check_log(path)
     name = f"{Path(path).absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     db = sqlite3.connect(name, isolation_level=None, uri=True, timeout=_BUSY_TIMEOUT_MS / 1000)
     if not read_only:
         for pragma in _PRAGMAS:
             db.execute(pragma)
     return db
+
+
+def _check_log(path: str) -> None:
+    """Before SQLite writes over what is behind the damage. Raises ``MetadataError``."""
+    try:
+        at = damaged_at(Path(f"{path}-wal"))
+    except OSError as error:
+        raise _as_metadata_error(path, error) from error
+    if at is not None:
+        raise MetadataError(
+            f"the metadata store {path} is not opened: {path}-wal is damaged at byte {at}, and "
+            f"would end there, without the changes that were committed behind it. Restore both "
+            f"files from a copy; to go on without those changes, move {path}-wal away"
+        )
 
 
 def _as_metadata_error(path: str, error: Exception) -> MetadataError:

@@ -239,6 +239,10 @@ class PartitionError(LogError):
     """A partition's replica refuses; the class says why."""
 
 
+class LogDamagedError(PartitionError):
+    """Files of a partition lack what they held for certain; says which, and what to do."""
+
+
 class OffsetOutOfRangeError(PartitionError):
     """The partition does not hold that offset; says which it holds."""
 

@@ -85,7 +85,7 @@ def platform(data_dir: Path) -> Iterator[str]:
         kafka=KafkaConfig(port=port),
     )
     loop = asyncio.new_event_loop()
-    serving = run(config, 1, lambda _line: ready.set(), stopped)
+    serving = run(config, 1, False, lambda _line: ready.set(), stopped)
     thread = threading.Thread(target=partial(loop.run_until_complete, serving))
     thread.start()
     assert ready.wait(WAIT_S)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.app.role_http import _bookie_check, _registration_check, bind_http
+from magnetar.app.checks import bookie_check
+from magnetar.app.role_http import _registration_check, bind_http
 from magnetar.cli.servers import NO_HTTP
 from magnetar.config_loading import load
 from magnetar.env.listening import bind
@@ -37,7 +38,7 @@ def bookie(
     ],
 )
 def test_a_bookie_is_unwell_for_what_nobody_wants(found: Any, words: str) -> None:
-    health = asyncio.run(_bookie_check(found)())
+    health = asyncio.run(bookie_check(found)())
     assert health.ok is (not words)
     assert words in health.problem
     assert bool(health.remedy) is bool(words)

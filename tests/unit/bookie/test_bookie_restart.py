@@ -189,6 +189,29 @@ def test_a_flipped_bit_in_the_middle_is_told_and_never_served(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_a_journal_that_ends_before_the_mark_is_damage(tmp_path: Path) -> None:
+    """What came after the mark is gone with it: it must not be denied."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=30)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(6), entries=[entry(1, i, size=900) for i in range(6)])
+            await until(lambda: bookie._storages[0].marks.positions[0].offset > 1024)
+            await add(bookie, 1, [6, 7])
+            remains = crashed(config, tmp_path)
+        (path,) = journal_files(remains)
+        with path.open("r+b") as file:
+            file.truncate(1024)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            (damage,) = bookie.report.damages
+            assert (damage.path, damage.damage.start) == (str(path), 1024)
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 6)
+
+    asyncio.run(scenario())
+
+
 def test_a_missing_journal_file_is_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = settings(tmp_path)

@@ -190,6 +190,15 @@ def test_any_flipped_bit_of_a_record_is_seen(tmp_path: Path) -> None:
 # -- location index ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("file", ["CURRENT", "MANIFEST-*"])
+def test_an_index_that_is_damaged_says_what_to_do(tmp_path: Path, file: str) -> None:
+    LocationIndex(tmp_path / "index").close()
+    for path in (tmp_path / "index").glob(file):
+        path.write_bytes(b"")
+    with pytest.raises(BookieIOError, match=f"Restore all of {tmp_path} from a copy"):
+        LocationIndex(tmp_path / "index")
+
+
 def test_the_index_keeps_locations_and_ledgers(tmp_path: Path) -> None:
     index = LocationIndex(tmp_path / "index")
     index.put_locations([(ledger, i, 5, 100 * i) for ledger in (1, 2, 256) for i in range(30)])

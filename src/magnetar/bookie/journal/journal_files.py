@@ -83,6 +83,9 @@ class JournalDirectory:
     def file_path(self, file_id: int) -> Path:
         return self.path / f"{file_id:016x}{JOURNAL_SUFFIX}"
 
+    def size(self, file_id: int) -> int:
+        return self._disk.size(self.file_path(file_id))
+
     def read(self, file_id: int, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         """The file's bytes from ``offset`` to its end, and the [start, end) of it that the device
         cannot read, which are zeros here. Raises ``OSError`` if it is not a few places only."""

@@ -64,6 +64,8 @@ _SHARE = struct.Struct(">Q")
 _LOG_KEY = struct.Struct(">I")
 _LOG = struct.Struct(">QQ")
 _HIGHEST_KEY, _SEPARATED_KEY = b"highest", b"separated"
+_DAMAGE = ("Corruption", "No such file")
+"""What RocksDB says then."""
 _FAMILIES = ("locations", "ledgers", "deleted", "shares", "logs", "runs")
 """``runs`` is empty. RocksDB opens no database with a family that it was not told of, so a version
 that would take a run for one entry is refused."""
@@ -116,9 +118,18 @@ class LocationIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         families = {name: _options() for name in _FAMILIES}
-        self._db = self._checked(
-            lambda: Rdict(str(path), options=_options(), column_families=families)
-        )
+        try:
+            self._db = Rdict(str(path), options=_options(), column_families=families)
+        except Exception as error:  # as in ``_checked``
+            advice = (
+                f" (Restore all of {path.parent} from a copy. If there is none, what it holds has "
+                "to come from other bookies: remove this one's directories, magnetar bookie "
+                "recover, and start it anew)"
+            )
+            damaged = any(sign in str(error) for sign in _DAMAGE)  # else a full disk, a lock, ...
+            raise BookieIOError(
+                f"location index {path}: {error}{advice if damaged else ''}"
+            ) from error
         self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
         self._locations, self._ledgers, self._deleted, self._shares, self._logs = (

@@ -43,6 +43,7 @@ from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.log.partition.replication.state_witness import Witness
 from magnetar.model.errors import (
     LogClosedError,
+    LogDamagedError,
     LogError,
     LogFencedError,
     MagnetarError,
@@ -340,6 +341,7 @@ class PartitionHost:
         self._opening = asyncio.Lock()
         self.doomed = DoomedPartitions(directory, lanes[0], self._opening, witness, grace_ms)
         self._closed = False
+        self._told_unusable: set[Partition] = set()
 
     @classmethod
     async def open(
@@ -415,15 +417,23 @@ class PartitionHost:
             except MetadataError:  # whose the files are is not known now: nothing is wrong here
                 raise
             except (OSError, MagnetarError) as error:
-                raise LogError(
-                    f"partition {partition[0]}-{partition[1]} in {directory.path}: {error}"
-                ) from error
+                raise self._unusable(partition, error) from error
+            self._told_unusable.discard(partition)
             for cut in directory.recovered[partition].cuts:
                 log.warning("end of a partition's log is cut", what=str(cut))
             made = self._hosted(partition, source)
             made.topic_id = topic_id
             self.replicas[partition] = made
             return made
+
+    def _unusable(self, partition: Partition, error: Exception) -> LogError:
+        """Said once, however often clients ask for it."""
+        name = f"{partition[0]}-{partition[1]}"
+        if partition not in self._told_unusable:
+            self._told_unusable.add(partition)
+            log.error("a partition cannot be opened", partition=name, error=str(error))
+        kind = LogDamagedError if isinstance(error, LogDamagedError) else LogError
+        return kind(f"partition {name} in {self.directory.path}: {error}")
 
     def _hosted(self, partition: Partition, source: LocalLog) -> HostedReplica:
         known = self.directory.high_watermarks.get(partition, source.log_start)

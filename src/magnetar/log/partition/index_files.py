@@ -25,6 +25,7 @@ from typing import Final
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
+BEYOND: Final = "it points at byte"
 RELATIVE_MAX: Final = (1 << 31) - 1
 """Offsets of a segment lie within this of its base offset; its bytes too."""
 
@@ -59,7 +60,7 @@ class OffsetIndex:
         """Why this cannot be the index of a ``.log`` of that size, in words."""
         wrong = _wrong(self._entries, self._torn)
         if wrong is None and self._entries and self._entries[-1][1] >= log_bytes:
-            return f"it points at byte {self._entries[-1][1]} of {log_bytes}"
+            return f"{BEYOND} {self._entries[-1][1]} of {log_bytes}"
         return wrong
 
 

@@ -24,7 +24,7 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -120,6 +120,9 @@ class LocalLog:
         were deleted."""
         self.cuts = 0
         """How often something was taken from its end."""
+        self.before_cut: Callable[[int], None] = _nothing
+        """Told before the log is cut, at that offset or after it: whoever has stored that all was
+        on the disk lowers it. Raises ``OSError``."""
         self.compacted_end = 0
         """Up to here the log was compacted; ``compacting`` does."""
         self.synced_end = log_start
@@ -386,6 +389,7 @@ class LocalLog:
             return 0
         if end_offset < self.segments[0].base_offset:
             return self.restart_at(end_offset, now_ms)
+        self._lower(self.segments[self._segment_of(end_offset)].base_offset)
         cut = 0
         self.cuts += 1
         # From the end on, so that a crash on the way leaves a log without a hole.
@@ -411,6 +415,7 @@ class LocalLog:
 
     def restart_at(self, offset: int, now_ms: int) -> int:
         """Nothing of the log is left; it goes on at ``offset``. How many bytes went."""
+        self._lower(0)
         cut = self.byte_count
         self.cuts += 1
         for segment in reversed(self.segments):
@@ -424,6 +429,12 @@ class LocalLog:
         self._write_epochs()
         self.load_producers()
         return cut
+
+    def _lower(self, offset: int) -> None:
+        """Before the cut: a crash on the way must not leave a log that ends before what is stored
+        of it; and in memory first, as it may be stored at any moment."""
+        self.synced_end = min(self.synced_end, offset)
+        self.before_cut(offset)
 
     def load_producers(self) -> None:
         """Producers and aborted transactions as they are at the log's end: from the latest snapshot
@@ -573,6 +584,10 @@ class LocalLog:
     def _age(self, segment: Segment) -> SegmentAge:
         latest_ms = segment.greatest[0] if segment.greatest[0] >= 0 else self._created_ms
         return SegmentAge(segment.next_offset, segment.byte_count, latest_ms)
+
+
+def _nothing(offset: int) -> None:
+    """Nobody has stored anything of this log."""
 
 
 def _stamped(view: memoryview, at: int, header: BatchHead, offset: int, epoch: int) -> Stored:

@@ -12,6 +12,8 @@ Rules:
   as its metadata store knows nothing of what is here.
 * A partition's directory says which topic's it is before anything is in it, and is never opened for
   another topic (``doom`` says what becomes of it then).
+* A recovery point on the disk is lowered before a log is cut below it, so that a log that ends
+  before it was damaged.
 * A removal is announced first (``removing``), durably: what is half removed is never opened.
 * Checkpoints name partitions, not topics. So before a partition's directory is made they say
   nothing of it any more, durably: after a crash the begin and the committed end of the log that was
@@ -31,8 +33,10 @@ version ``0``, there while syncs are not waited for. The other files:
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -92,6 +96,10 @@ class LogDirectory:
         """Whether it was closed in order the last time."""
         self.cluster = ""
         """The id of the cluster whose partitions these are; empty: unknown."""
+        self.complete = False
+        """Whether no log here can lack what it counted as stored, if no file was damaged."""
+        self._lock = threading.Lock()
+        """Checkpoints are written by the directory's lane, and before a cut by the log's."""
         self._broken: set[Partition] = set()
         """Whose files were left as after a crash, and not opened since."""
         self._disk = disk
@@ -121,13 +129,14 @@ class LogDirectory:
         return found
 
     def _join(self, cluster: str) -> None:
-        words = (read_file(self._disk, self.path / CLUSTER) or b"").decode().split()
+        data = read_file(self._disk, self.path / CLUSTER) or b""
+        words = data.decode("utf-8", "replace").split()
         known = words[1] if len(words) == 2 else ""
         if known and known != cluster:
             raise OtherClusterError(
-                f"the partitions in {self.path} are of cluster {known}, and the metadata store is "
-                f"of cluster {cluster or '(none)'}: it was emptied, or is another one. Restore the "
-                "store, or give this broker another partition.directory"
+                f"the partitions in {self.path} are of cluster {known} (file {CLUSTER}), and the "
+                f"metadata store is of cluster {cluster or '(none)'}: it was emptied, or is "
+                "another one. Restore the store, or give this broker another partition.directory"
             )
         self.cluster = cluster
         if cluster and not known:
@@ -148,6 +157,7 @@ class LogDirectory:
             self.high_watermarks = {}
             replace_file(self._disk, self.path / LINEAGE, f"0\n{lineage}\n".encode())
         self.lineage = lineage
+        self.complete = self.clean or (durable and not unsynced)
         if unsynced and durable:  # whatever is lost by it is lost with the lineage
             self._disk.remove(self.path / UNSYNCED)
             self._disk.sync_dir(self.path)
@@ -227,15 +237,22 @@ class LogDirectory:
             folder,
             self.policy,
             now_ms=now_ms,
-            recovery_point=self._recovery_points.get(partition, 0),
+            recovery_point=self._recovery_points.get(partition, 0) if held is not None else 0,
             log_start=self._log_starts.get(partition, 0),
             clean=self.clean and held is not None and partition not in self._broken,
+            complete=self._is_complete(partition),
         )
+        opened.before_cut = partial(self._lower, partition)
         opened.compacted_end = min(self._compacted_ends.get(partition, 0), opened.log_end)
         self._broken.discard(partition)
         self.logs[partition] = opened
         self.recovered[partition] = found
         return opened
+
+    def _is_complete(self, partition: Partition) -> bool:
+        """Whether its log must have all from the start that is known of it on."""
+        known = LOG_STARTS in self._written  # else it is damaged, or the directory is new
+        return self.complete and known and partition not in self._broken
 
     def closed(self, partition: Partition, *, in_order: bool) -> None:
         """Its log is closed, by itself; what is known of it stays."""
@@ -281,6 +298,17 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """What is known of all open logs, durably. Raises ``OSError``."""
+        with self._lock:
+            self._checkpoint()
+
+    def _lower(self, partition: Partition, offset: int) -> None:
+        """Its log is about to be cut at ``offset`` or after it. Raises ``OSError``."""
+        with self._lock:
+            if self._recovery_points.get(partition, 0) > offset:
+                self._recovery_points[partition] = offset
+                self._write(RECOVERY_POINTS, self._recovery_points)
+
+    def _checkpoint(self) -> None:
         points = {each: source.synced_end for each, source in self.logs.items()}
         starts = {each: source.log_start for each, source in self.logs.items()}
         self._recovery_points.update(points)

@@ -12,10 +12,15 @@ Rules:
   says which file, at which byte and offset, how many bytes, and why.
 * A batch below the recovery point that is not whole is damage and not a crash: it is never cut
   here; whoever reads it is told so. (It was acknowledged; another replica has it.)
+* So is a log that ends before its recovery point, begins behind its start or has lost a segment
+  between others: it is not opened, for what is missing would be denied, and its offsets be given
+  again. Nothing is changed in its files (``LogDamagedError``).
 * Leader epochs of the file are taken as far as the log reaches; those of the batches that were read
   are added. Producers come from the latest snapshot and what follows it.
 * What compaction or deletion had begun is finished or undone (``.deleted``, ``.cleaned``,
   ``.swap``), as Kafka does.
+
+Why: docs/adr/0192-a-log-that-lacks-what-it-held-is-not-opened.md.
 """
 
 from __future__ import annotations
@@ -33,9 +38,12 @@ from magnetar.log.partition.batch_header import (
 )
 from magnetar.log.partition.checkpoint_files import (
     LEADER_EPOCHS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
     decode_epochs,
     read_file,
 )
+from magnetar.log.partition.index_files import BEYOND
 from magnetar.log.partition.leader_epochs import NO_EPOCH, LeaderEpochs
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
@@ -53,7 +61,7 @@ from magnetar.log.partition.segment import (
     file_name,
     open_segment,
 )
-from magnetar.model.errors import CorruptBatchError, MetadataFormatError
+from magnetar.model.errors import CorruptBatchError, LogDamagedError, MetadataFormatError
 
 DELETED: Final = ".deleted"
 _DIGITS: Final = 20
@@ -97,29 +105,40 @@ def open_log(
     recovery_point: int = 0,
     log_start: int = 0,
     clean: bool = False,
+    complete: bool = False,
 ) -> tuple[LocalLog, Recovered]:
-    """The log in ``folder``, made if it is not there. ``clean``: it was closed in order. Raises
-    ``OSError``, ``CorruptBatchError``."""
+    """The log in ``folder``, made if it is not there. ``clean``: it was closed in order.
+    ``complete``: no crash has taken of it what it counted as stored. Raises ``OSError``,
+    ``CorruptBatchError``, ``LogDamagedError``."""
     disk.make_dir(folder)
     found = Recovered()
     _finish_swaps(disk, folder)
     starts = _segment_starts(disk.list(folder))
-    epochs, epochs_known = _epochs(disk, folder)
+    _check_starts(disk.list(folder), folder, starts)
+    if clean and complete and starts and starts[0] > log_start:
+        raise LogDamagedError(
+            f"{folder} begins with {file_name(starts[0], LOG)}, and {LOG_STARTS} says that its log "
+            f"begins at {log_start}: restore the files before it from a copy, or write "
+            f"{starts[0]} there to go on without their records"
+        )
+    epochs, known = _epochs(disk, folder)
     segments: list[Segment] = []
-    for place, base in enumerate(starts):
-        following = starts[place + 1] if place + 1 < len(starts) else None
-        if clean or (following is not None and following <= recovery_point):
-            segment = _adopted(disk, folder, base, policy, found)
-            if not epochs_known:
-                for _, header in segment.headers():
-                    epochs.assign(header.leader_epoch, header.base_offset)
-            segments.append(segment)
-            continue
-        segment, whole = _read_through(disk, folder, base, policy, epochs, found)
-        segments.append(segment)
-        if not whole:
-            _drop(disk, folder, starts[place + 1 :], segment.next_offset, found)
-            break
+    through = None if clean else recovery_point
+    try:
+        whole_end = _open_segments(
+            segments, disk, folder, starts, through, policy, epochs, known, found
+        )
+        _check_end(segments, folder, recovery_point)  # before anything is cut
+        _check_start(segments, folder, log_start if complete else 0)
+    except LogDamagedError:
+        for segment in segments:
+            segment.close()
+        raise
+    _remove_stray_indexes(disk, folder, starts)
+    if not whole_end:
+        segments[-1].file.truncate(segments[-1].byte_count)
+        segments[-1].sync()
+        _drop(disk, folder, starts[len(segments) :], segments[-1].next_offset, found)
     if segments and segments[-1].next_offset < log_start:
         for segment in reversed(segments):
             segment.close()
@@ -145,6 +164,36 @@ def open_log(
     return source, found
 
 
+def _open_segments(
+    segments: list[Segment],
+    disk: Disk,
+    folder: Path,
+    starts: list[int],
+    through: int | None,
+    policy: PartitionPolicy,
+    epochs: LeaderEpochs,
+    epochs_known: bool,
+    found: Recovered,
+) -> bool:
+    """Those that begin at ``starts`` are put into ``segments``, up to the first that is not whole;
+    False: there is one. ``through``: the offset from which on every batch is read; None: none."""
+    for place, base in enumerate(starts):
+        following = starts[place + 1] if place + 1 < len(starts) else None
+        if through is None or (following is not None and following <= through):
+            segments.append(_adopted(disk, folder, base, policy, found))
+            _check_sealed(segments[-1], folder, following, found)
+            if not epochs_known:
+                for _, header in segments[-1].headers():
+                    epochs.assign(header.leader_epoch, header.base_offset)
+            continue
+        segment, size = _read_through(disk, folder, base, policy, epochs, found)
+        segments.append(segment)
+        if segment.byte_count < size:
+            return False
+        segment.sync()
+    return True
+
+
 def _epochs(disk: Disk, folder: Path) -> tuple[LeaderEpochs, bool]:
     """(those of the file, whether there is one that can be read); else the batches say the same."""
     path = folder / LEADER_EPOCHS
@@ -159,6 +208,66 @@ def _segment_starts(names: Iterable[str]) -> list[int]:
         for name in names
         if name.endswith(LOG) and len(name) == _DIGITS + len(LOG)
     )
+
+
+def _stray_indexes(names: Iterable[str], starts: list[int]) -> list[int]:
+    """Those without a ``.log``."""
+    indexes = (name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
+    return sorted({int(each) for each in indexes if len(each) == _DIGITS} - set(starts))
+
+
+def _remove_stray_indexes(disk: Disk, folder: Path, starts: list[int]) -> None:
+    """Behind the end: the log is about to grow past them. Raises ``OSError``."""
+    for base in _stray_indexes(disk.list(folder), starts):
+        disk.remove(folder / file_name(base, INDEX))
+        disk.sync_dir(folder)
+
+
+def _check_starts(names: Iterable[str], folder: Path, starts: list[int]) -> None:
+    """No index is without its ``.log`` while the log has earlier and later ones: what deletes a
+    segment takes the ``.log`` last. Raises ``LogDamagedError``."""
+    for base in _stray_indexes(names, starts):
+        if starts and starts[0] < base < starts[-1]:
+            raise LogDamagedError(
+                f"{folder / file_name(base, LOG)} is gone, and the log goes on behind it: restore "
+                f"it from a copy, or remove {file_name(base, INDEX)} to go on without its records"
+            )
+
+
+def _check_sealed(segment: Segment, folder: Path, following: int | None, found: Recovered) -> None:
+    """Its index was written when all of it was synced. Raises ``LogDamagedError``."""
+    name = file_name(segment.base_offset, LOG)
+    short = f"{name}: {BEYOND}"
+    if following is None or segment.next_offset >= following:
+        return
+    if found.rebuilt and found.rebuilt[-1].startswith(short):
+        raise LogDamagedError(
+            f"{folder / name} ends at offset {segment.next_offset}, {found.rebuilt[-1]} bytes: it "
+            f"was cut. Restore it from a copy, or remove {file_name(segment.base_offset, INDEX)} "
+            "to go on without the records that it lacks"
+        )
+
+
+def _check_end(segments: list[Segment], folder: Path, recovery_point: int) -> None:
+    """Up to the recovery point all was on the disk. Raises ``LogDamagedError``."""
+    end = segments[-1].next_offset if segments else 0
+    if end < recovery_point:
+        last = file_name(segments[-1].base_offset, LOG) if segments else f"a file {LOG}"
+        raise LogDamagedError(
+            f"{folder} ends at offset {end}, in {last}, and held all up to {recovery_point} "
+            f"({RECOVERY_POINTS}): a file was damaged, cut or removed. Restore it from a copy; or, "
+            f"to go on without the records from {end} on, stop the broker and write {end} there"
+        )
+
+
+def _check_start(segments: list[Segment], folder: Path, log_start: int) -> None:
+    """Where nothing can be missing a log begins within itself. Raises ``LogDamagedError``."""
+    if segments and segments[-1].next_offset < log_start:
+        raise LogDamagedError(
+            f"{folder} ends at offset {segments[-1].next_offset}, and {LOG_STARTS} says that its "
+            f"log begins at {log_start}: write the offset at which it begins there "
+            f"({segments[0].base_offset}, if no records were deleted), or restore the files"
+        )
 
 
 def _adopted(
@@ -181,8 +290,8 @@ def _read_through(
     policy: PartitionPolicy,
     epochs: LeaderEpochs,
     found: Recovered,
-) -> tuple[Segment, bool]:
-    """Every batch is checked; (the segment, whether all of it is there)."""
+) -> tuple[Segment, int]:
+    """Every batch is checked; (the segment as far as it is whole, the size of its file)."""
     path = folder / file_name(base, LOG)
     segment = Segment(disk, folder, base, disk.open(path), policy.segments)
     size = disk.size(path)
@@ -193,9 +302,7 @@ def _read_through(
     if why:
         cut = size - segment.byte_count
         found.cuts.append(CutOff(path.name, segment.byte_count, segment.next_offset, cut, why))
-        segment.file.truncate(segment.byte_count)
-    segment.sync()
-    return segment, not why
+    return segment, size
 
 
 def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs, found: Recovered) -> str:

@@ -43,6 +43,7 @@ from magnetar.log.partition.replication.state_image import StateImage
 from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.model.errors import (
     BadVersionError,
+    LogDamagedError,
     MagnetarError,
     MetadataError,
     NoNodeError,
@@ -71,6 +72,8 @@ class _OwnReplica:
         self.busy = False
         self.proposing = False
         self.failed = False
+        self.damaged = False
+        """Its files lack what they held: it is in sync no more, wherever syncs are waited for."""
 
     def let_go(self) -> None:
         """Nothing of this replica is used any more."""
@@ -305,7 +308,7 @@ class Replicas:
             partition=f"{kept.partition[0]}-{kept.partition[1]}",
             error=str(error),
         )
-        kept.failed = True
+        kept.failed, kept.damaged = True, isinstance(error, LogDamagedError)
         if kept.hosted is not None:
             kept.hosted.fail(error)  # whatever failed: what is opened anew is not this one
         self._unfollow(kept.partition)
@@ -320,7 +323,8 @@ class Replicas:
         # on in the epoch that it led.
         stepped_down = False
         while not stepped_down:
-            stepped_down = await self._step_down(kept.partition, self._given_up)
+            change = self._disbelieved if kept.damaged else self._given_up
+            stepped_down = await self._step_down(kept.partition, change)
             await asyncio.sleep(PAUSE_S)
         await asyncio.sleep(REOPEN_S)
         kept.failed, kept.played = False, None
@@ -343,6 +347,11 @@ class Replicas:
         failed, is in sync no more."""
         forgets = not self._host.directory.policy.sync.durable
         return election.give_up(state, live, self._me.broker, forgets=forgets)
+
+    def _disbelieved(self, state: PartitionState, live: election.Live) -> PartitionState | None:
+        """As above, of files that are known to lack what they held: never elected by what it was,
+        and once they are removed it is copied anew."""
+        return election.give_up(state, live, self._me.broker, forgets=True)
 
     def _without_me(self, state: PartitionState, live: election.Live) -> PartitionState | None:
         others = {number: each for number, each in live.items() if number != self._me.broker}

@@ -67,6 +67,7 @@ from magnetar.log.seam import (
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    CorruptBatchError,
     ImplausibleMessageError,
     LogClosedError,
     LogError,
@@ -420,7 +421,7 @@ class PartitionLog:
                     raise NoEntryError(f"log {self.name}: {error}") from error
                 places.trim(source.first_base)  # it was trimmed meanwhile
                 continue
-            except OSError as error:
+            except (OSError, CorruptBatchError) as error:
                 raise LogError(f"log {self.name} cannot be read at {offset}: {error}") from error
             if found:
                 return found
@@ -436,7 +437,7 @@ class PartitionLog:
             return self.positions.first
         try:
             header = await self._hosted.run(partial(source.first_at, time_ms))
-        except OSError as error:
+        except (OSError, CorruptBatchError) as error:
             raise LogError(f"log {self.name} cannot be searched: {error}") from error
         if header is None or header.base_offset >= places.end:
             return places.position(places.end)

@@ -7,14 +7,21 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from magnetar.env.disk import Disk
-from magnetar.log.partition.batch_header import HEADER_BYTES, BatchHead, Buffer, read_header
+from magnetar.log.partition.batch_header import (
+    HEADER_BYTES,
+    BatchHead,
+    Buffer,
+    implausible,
+    read_header,
+    whole_batches,
+)
 from magnetar.log.partition.checkpoint_files import read_file, replace_file
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.segment import STARTS, Segment
 from magnetar.log.partition.serving.batch_places import BatchPlaces, decode_starts, encode_starts
 from magnetar.log.partition.serving.envelopes import ENVELOPE, enclosed
 from magnetar.model.entry import Entry
-from magnetar.model.errors import MetadataFormatError
+from magnetar.model.errors import CorruptBatchError, MetadataFormatError
 
 
 class HeldEntries(NamedTuple):
@@ -43,7 +50,8 @@ def read_entries(
     max_bytes: int,
 ) -> list[Entry]:
     """One read of the file, about ``max_bytes``; entries from the one that begins at ``offset`` on,
-    at least one if there is one. Raises as ``LocalLog.range_from``."""
+    at least one if there is one. What is damaged is never among them: clients of Pulsar discard
+    it, as they say to themselves alone, and acknowledge it. Raises as ``LocalLog.range_from``."""
     found = source.range_from(offset, end_offset, max_bytes)
     if found is None:
         return []
@@ -52,9 +60,18 @@ def read_entries(
     at = 0
     while len(view) - at >= HEADER_BYTES and len(entries) < max_entries:
         header = read_header(view, at)
-        if header.byte_count > len(view) - at:
+        if implausible(header) is None and header.byte_count > len(view) - at:
             break
-        if header.base_offset >= offset:
+        if header.base_offset >= offset or implausible(header) is not None:
+            try:
+                next(whole_batches(view[at:], checked=True))
+            except CorruptBatchError as error:
+                if entries:  # they come first, and the next read is told
+                    break
+                place = found.position + at
+                raise CorruptBatchError(
+                    f"{found.segment.file.path}: byte {place}: {error}"
+                ) from error
             entries.append(entry_of(places, view[at : at + header.byte_count], header))
         at += header.byte_count
     return entries

@@ -1,0 +1,179 @@
+"""Files of a partition that are cut, removed or damaged: it is not opened, and its files stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.disk import RealDisk
+from magnetar.log.partition.checkpoint_files import (
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    decode_offsets,
+    encode_offsets,
+)
+from magnetar.log.partition.limits import SyncPolicy
+from magnetar.log.partition.log_directory import LogDirectory
+from magnetar.log.partition.segment import Segment
+from magnetar.log.partition.serving.batch_places import SPAN
+from magnetar.log.partition.serving.stored_entries import find_entries, read_entries
+from magnetar.model.errors import CorruptBatchError, LogDamagedError, OtherClusterError
+from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
+
+ONE = ("topic", 0)
+END = 80
+
+
+def opened(path: Path, cluster: str = "") -> LogDirectory:
+    policy = replace(SMALL, sync=SyncPolicy.EACH_BATCH)
+    draw = count(100).__next__
+    return LogDirectory.open(RealDisk(), path, policy, draw, cluster=cluster)
+
+
+def written(path: Path, *, clean: bool) -> tuple[Path, list[Path]]:
+    """A log of ``END`` records in several segments, all of it below the recovery point: its folder
+    and the segments' files."""
+    directory = opened(path)
+    filled(directory.open_log(ONE, NOW_MS), 40)
+    assert directory.logs[ONE].log_end == END - 1
+    if clean:
+        directory.close()
+    else:
+        directory.checkpoint()
+        directory.logs[ONE].abandon()
+    folder = path / "topic-0"
+    return folder, sorted(folder.glob("*.log"))
+
+
+def last_removed(files: list[Path]) -> None:
+    files[-1].unlink()
+
+
+def all_removed(files: list[Path]) -> None:
+    for each in files:
+        each.unlink()
+
+
+def middle_removed(files: list[Path]) -> None:
+    files[1].unlink()
+
+
+def last_emptied(files: list[Path]) -> None:
+    files[-1].write_bytes(b"")
+
+
+def first_emptied(files: list[Path]) -> None:
+    files[0].write_bytes(b"")
+
+
+def middle_cut(files: list[Path]) -> None:
+    """Where a batch ends."""
+    data = files[1].read_bytes()
+    files[1].write_bytes(data[: 12 + int.from_bytes(data[8:12], "big")])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "damage", [first_emptied, middle_cut, last_removed, all_removed, middle_removed, last_emptied]
+)
+def test_a_log_that_lacks_what_it_held_is_not_opened(
+    tmp_path: Path, damage: Callable[[list[Path]], None], clean: bool
+) -> None:
+    folder, files = written(tmp_path, clean=clean)
+    assert len(files) > 3
+    damage(files)
+    left = {each.name: each.read_bytes() for each in folder.glob("*.log")}
+    directory = opened(tmp_path)
+    with pytest.raises(LogDamagedError, match=str(folder)):
+        directory.open_log(ONE, NOW_MS)
+    assert {each.name: each.read_bytes() for each in folder.glob("*.log")} == left
+
+
+def test_after_an_orderly_end_the_first_segment_is_not_to_be_missing(tmp_path: Path) -> None:
+    _, files = written(tmp_path, clean=True)
+    files[0].unlink()
+    with pytest.raises(LogDamagedError, match=f"begins with {files[1].name}"):
+        opened(tmp_path).open_log(ONE, NOW_MS)
+
+
+def test_a_damaged_batch_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
+    _, files = written(tmp_path, clean=False)
+    data = bytearray(files[-1].read_bytes())
+    data[70] ^= 1
+    files[-1].write_bytes(data)
+    with pytest.raises(LogDamagedError, match=files[-1].name):
+        opened(tmp_path).open_log(ONE, NOW_MS)
+    assert files[-1].read_bytes() == data
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_start_behind_the_end_deletes_nothing(tmp_path: Path, clean: bool) -> None:
+    folder, files = written(tmp_path, clean=clean)
+    (tmp_path / LOG_STARTS).write_bytes(encode_offsets({ONE: 900}))
+    with pytest.raises(LogDamagedError, match=f"{LOG_STARTS} says that its log begins at 900"):
+        opened(tmp_path).open_log(ONE, NOW_MS)
+    assert sorted(folder.glob("*.log")) == files
+
+
+def test_an_operator_may_go_on_without_what_is_lost(tmp_path: Path) -> None:
+    _, files = written(tmp_path, clean=False)
+    files[-1].unlink()
+    end = int(files[-1].stem)
+    (tmp_path / RECOVERY_POINTS).write_bytes(encode_offsets({ONE: end}))
+    log = opened(tmp_path).open_log(ONE, NOW_MS)
+    assert log.log_end == end
+    filled(log, 20)
+    log.close()
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == log.log_end
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_crash_while_a_log_is_cut_is_no_damage(
+    tmp_path: Path, everything: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower cuts what its new leader does not have."""
+    written(tmp_path, clean=True)
+    directory = opened(tmp_path)
+    log = directory.open_log(ONE, NOW_MS)
+    directory.checkpoint()
+
+    def crash(segment: Segment, offset: int) -> int:
+        raise OSError("crash")
+
+    if everything:
+        log.restart_at(0, NOW_MS)
+    else:
+        monkeypatch.setattr(Segment, "truncate", crash)
+        with pytest.raises(OSError, match="crash"):
+            log.truncate(30, NOW_MS)
+        monkeypatch.undo()
+    points = decode_offsets((tmp_path / RECOVERY_POINTS).read_bytes(), tmp_path)
+    assert points[ONE] <= 30
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end <= END
+
+
+def test_a_file_that_is_no_text_does_not_end_in_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "cluster").write_bytes(b"0\nabc\xa3\n")
+    with pytest.raises(OtherClusterError, match="file cluster"):
+        opened(tmp_path, cluster="abc")
+
+
+def test_a_damaged_batch_is_not_read(tmp_path: Path) -> None:
+    """The ones before it are; whoever reads on is told the file and the byte."""
+    directory = opened(tmp_path)
+    log = directory.open_log(ONE, NOW_MS)
+    filled(log, 6)
+    places = find_entries(log, RealDisk(), log.log_end, SPAN).places
+    position, header = list(log.segments[0].headers())[2]
+    path = log.segments[0].path(".log")
+    data = bytearray(path.read_bytes())
+    data[position + 70] ^= 1
+    path.write_bytes(data)
+    found = read_entries(log, places, 0, log.log_end, 100, 1 << 20)
+    assert [entry.entry_id for entry in found] == [0, 1]
+    with pytest.raises(CorruptBatchError, match=f"{path}: byte {position}: .*its checksum"):
+        read_entries(log, places, header.base_offset, log.log_end, 100, 1 << 20)
