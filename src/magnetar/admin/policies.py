@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.admin.engine_rules import EngineRules
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.policies.policies import (
     NAMES,
@@ -22,6 +21,7 @@ from magnetar.config import LedgerConfig
 from magnetar.log.policy import UNLIMITED
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.model.ledger import Quorums
+from magnetar.topics.engine_rules import EngineRules
 from magnetar.topics.policy import MEGABYTE, MINUTE_MS, TopicPolicy
 from magnetar.topics.registry import Topics
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
-from magnetar.admin.engine_rules import EngineRules
 from magnetar.admin.lent_stats import ServedThere, lent_stats
 from magnetar.admin.peers import Peers, about_topic, subscription_path
 from magnetar.admin.stats_views import (
@@ -41,6 +40,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.topics.engine_rules import EngineRules
 from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates

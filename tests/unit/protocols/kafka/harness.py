@@ -10,6 +10,7 @@ from magnetar.app.broker import Broker
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import BrokerConfig, KafkaConfig
+from magnetar.log.policy import PieceRule
 from magnetar.protocols.kafka.handlers.table import RequestTable
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import APIS, ApiKey, encode_request, read_response
@@ -84,6 +85,12 @@ class KafkaWorld:
 
     def stored(self, topic: str = f"{TOPIC}-partition-0") -> list[memoryview]:
         return [entry.payload for entry in self.log(topic)._entries]
+
+
+class KeptPartitions:
+    """A directory of partitions, as far as it is asked when topics are made."""
+
+    pieces = PieceRule()
 
 
 class KafkaPeer:

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.policy import Engine, LogPolicy, PieceRule, RollRule
+from magnetar.log.policy import Engine, LogPolicy, RollRule
 from magnetar.model.ledger import Quorums
 from magnetar.protocols.kafka.handlers.engine_choice import EngineChoice, copies_of, replicas_of
 from magnetar.protocols.kafka.services import CopyDefaults
@@ -20,15 +20,9 @@ from magnetar.wire.kafka.admin_messages import (
 )
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
-from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, run
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, KeptPartitions, run
 
 COMPACT = {"cleanup.policy": "compact"}
-
-
-class Here:
-    """A log directory."""
-
-    pieces = PieceRule()
 
 
 class Others:
@@ -62,7 +56,7 @@ def engine_of(said: CreatedTopic) -> str:
 def test_what_is_to_be_compacted_is_made_on_partitions() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer, services = world.peer(), world.services
-        services.directory = Here()  # type: ignore[assignment]
+        services.directory = KeptPartitions()  # type: ignore[assignment]
         for name, configs, engine in (
             ("changelog", COMPACT, "partition"),
             ("windows", {"cleanup.policy": "delete, compact"}, "partition"),
@@ -83,7 +77,7 @@ def test_what_is_to_be_compacted_is_made_on_partitions() -> None:
 
 def test_the_answer_says_what_holds() -> None:
     async def scenario(world: KafkaWorld) -> None:
-        world.services.directory = Here()  # type: ignore[assignment]
+        world.services.directory = KeptPartitions()  # type: ignore[assignment]
         said = await made(world.peer(), "changelog", **COMPACT, **{"max.message.bytes": "2000"})
         found = {each.name: each for each in said.configs or []}
         assert found["cleanup.policy"].value == "compact"
@@ -100,7 +94,7 @@ def test_what_is_said_of_the_engine_holds() -> None:
         refused = await made(peer, "no-directory", **COMPACT)
         assert refused.error_code == ErrorCode.INVALID_CONFIG
         assert "partition.directory" in (refused.error_message or "")
-        services.directory = Here()  # type: ignore[assignment]
+        services.directory = KeptPartitions()  # type: ignore[assignment]
         refused = await made(peer, "by-request", **COMPACT, **{"magnetar.engine": "ledger"})
         assert refused.error_code == ErrorCode.INVALID_CONFIG
         policies = services.control.policies
@@ -116,7 +110,7 @@ def test_what_is_said_of_the_engine_holds() -> None:
 def test_every_owner_must_keep_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer, services = world.peer(), world.services
-        services.directory = Here()  # type: ignore[assignment]
+        services.directory = KeptPartitions()  # type: ignore[assignment]
         services.replicated = Others(2)  # type: ignore[assignment]
         one = BrokerReport("one", 1, "pulsar://one", "http://one", node_id=1)
         reports = {"one": one, "two": replace(one, broker_id="two", node_id=-1)}
@@ -135,10 +129,30 @@ def test_every_owner_must_keep_partitions(monkeypatch: pytest.MonkeyPatch) -> No
     run(scenario)
 
 
+def test_partitions_that_cannot_serve_what_holds_are_not_made() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, services = world.peer(), world.services
+        said = {"magnetar.engine": "partition"}
+        refused = await made(peer, "nowhere", **said)
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "partition.directory" in (refused.error_message or "")
+        services.directory = KeptPartitions()  # type: ignore[assignment]
+        policies = services.control.policies
+        await policies.set_namespace("public/default", "deduplication", True)
+        for configs in (said, COMPACT):
+            refused = await made(peer, "twice", **configs)
+            assert refused.error_code == ErrorCode.INVALID_CONFIG
+            assert "deduplication is in force" in (refused.error_message or "")
+        assert (await policies.of_topic(parse_topic("twice"))).engine is None
+        assert (await made(peer, "twice")).error_code == ErrorCode.NONE
+
+    run(scenario)
+
+
 def test_copies_are_no_fewer_than_on_ledgers() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer, services = world.peer(), world.services
-        services.directory = Here()  # type: ignore[assignment]
+        services.directory = KeptPartitions()  # type: ignore[assignment]
         services.replicated = Others(4)  # type: ignore[assignment]
         services.defaults = CopyDefaults(Quorums(4, 3, 2), 1)
         policies = services.control.policies

@@ -27,7 +27,7 @@ from magnetar.wire.kafka.partition_messages import (
     ListPartitionReassignmentsRequest,
     PartitionsOfTopic,
 )
-from tests.unit.protocols.kafka.harness import KafkaWorld, run
+from tests.unit.protocols.kafka.harness import KafkaWorld, KeptPartitions, run
 
 
 def test_partitions_are_described_page_by_page() -> None:
@@ -144,6 +144,7 @@ def test_an_in_sync_set_that_nobody_can_keep_is_refused() -> None:
         return error
 
     async def scenario(world: KafkaWorld) -> None:
+        world.services.directory = KeptPartitions()  # type: ignore[assignment]
         ledger = "ledger"  # has no such set, whatever brokers keep beside
         for replicated in (None, ThreeBrokers()):
             world.services.replicated = replicated  # type: ignore[assignment]
@@ -167,6 +168,7 @@ def test_unclean_election_is_a_topics_own_setting() -> None:
         return error
 
     async def scenario(world: KafkaWorld) -> None:
+        world.services.directory = KeptPartitions()  # type: ignore[assignment]
         assert await created(world, "true", "ledger") == ErrorCode.INVALID_CONFIG
         world.services.replicated = ThreeBrokers()  # type: ignore[assignment]
         assert await created(world, "maybe", "new") == ErrorCode.INVALID_CONFIG
@@ -226,6 +228,7 @@ def test_a_broker_that_replicates_with_nobody_says_so() -> None:
     """On ledgers copies are the bookies': there a factor says nothing, and clients name one."""
 
     async def scenario(world: KafkaWorld) -> None:
+        world.services.directory = KeptPartitions()  # type: ignore[assignment]
         peer = world.peer()
         for engine, factor, error in (
             ("partition", 3, ErrorCode.INVALID_REPLICATION_FACTOR),

@@ -3,7 +3,8 @@ client does not say.
 
 What is said holds: by the request, by the topic's policies, by its namespace's. Else a topic whose
 ``cleanup.policy`` has ``compact`` is made on partitions, which alone are compacted in place, where
-the cluster's brokers keep partitions; all others as ``broker.engine`` says.
+the cluster's brokers keep partitions; all others as ``broker.engine`` says. Where something is in
+force that partitions do not serve, neither is made (``topics.engine_rules``).
 
 Who says neither engine nor number of replicas gets no fewer copies than on ledgers, as far as there
 are brokers: as many replicas as ledgers have copies, and as many in sync as copies are awaited.
@@ -21,10 +22,17 @@ import structlog
 from magnetar.cluster.policies.policies import ReplicationPolicy, decode_engine
 from magnetar.cluster.topic_name import TopicName
 from magnetar.log.policy import Engine, LogPolicy
+from magnetar.model.errors import InvalidPolicyError
 from magnetar.protocols.kafka.services import CopyDefaults, KafkaServices
 from magnetar.protocols.kafka.topic_settings import compacts
+from magnetar.topics.engine_rules import EngineRules
 
 log = structlog.get_logger(__name__)
+
+NOT_KEPT: Final = (
+    "magnetar.engine = partition, and not every broker keeps partitions: set partition.directory "
+    "on all of them, or leave the engine out"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,19 @@ async def choose(
     services: KafkaServices, topic: TopicName, said: str | None, cleanup: str | None
 ) -> EngineChoice:
     """``said``, ``cleanup``: by the request. Raises ``InvalidPolicyError``, ``MetadataError``."""
+    choice = await _choice(services, topic, said, cleanup)
+    if choice.is_stored and not choice.on_ledgers:
+        if not choice.for_compaction and not await _keep_partitions(services):
+            raise InvalidPolicyError(NOT_KEPT)
+        await EngineRules(services.control, services.topics).check_topic(
+            topic, "engine", choice.engine.value
+        )
+    return choice
+
+
+async def _choice(
+    services: KafkaServices, topic: TopicName, said: str | None, cleanup: str | None
+) -> EngineChoice:
     policy = (await services.topics.policies.of(topic)).log
     if said is not None:
         return EngineChoice(Engine(decode_engine(said)), True, False, policy)
@@ -66,9 +87,14 @@ async def choose(
 
 async def _is_open(services: KafkaServices, topic: TopicName) -> bool:
     """Whether no policy says ``ledger``, and whoever owns the topic's partitions can keep them."""
-    if services.directory is None:
-        return False
     if (await services.control.policies.effective(topic)).engine is not None:
+        return False
+    return await _keep_partitions(services)
+
+
+async def _keep_partitions(services: KafkaServices) -> bool:
+    """Whether every broker that may own a topic has a place for partitions."""
+    if services.directory is None:
         return False
     if services.replicated is None:
         return True  # no other broker owns anything
