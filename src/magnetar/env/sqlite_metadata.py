@@ -54,6 +54,9 @@ _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA journal_size_limit = 16777216",
+    # What a crash tore must not stay behind what is written next: with the end that the next crash
+    # tears it would look like what follows a commit (``sqlite_wal``).
+    "PRAGMA wal_checkpoint(TRUNCATE)",
 )
 
 

@@ -81,3 +81,30 @@ def test_the_store_says_so_and_leaves_the_log(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert kept.read_bytes() == data
+
+
+def test_what_a_crash_tore_does_not_stay(tmp_path: Path) -> None:
+    """Frames of a torn transaction, behind those of the next that a crash tears, would look like
+    what follows a commit."""
+    path, left = tmp_path / "metadata.sqlite", tmp_path / "left.sqlite"
+    log = Path(f"{left}-wal")
+    content = Path.read_bytes
+
+    def crash() -> None:
+        left.write_bytes(content(path))
+        log.write_bytes(content(Path(f"{path}-wal"))[:-100] + bytes(100))
+
+    async def scenario() -> None:
+        store = await SqliteMetadataStore.open(path)
+        for number in range(5):
+            await store.create(f"/{number}", b"")
+        crash()
+        await store.close()
+        salts = content(log)[16:24]
+        store = await SqliteMetadataStore.open(left)
+        assert await store.children("/") == [str(number) for number in range(4)]
+        await store.create("/a", b"")
+        assert salts not in content(log)
+        await store.close()
+
+    asyncio.run(scenario())
