@@ -38,7 +38,7 @@ def test_a_standalone_whose_port_is_taken_makes_no_storage(tmp_path: Path, part:
     async def run(port: int) -> None:
         config = Config(data_dir=tmp_path, broker=BrokerConfig(port=0), http=HttpConfig(port=0))
         config = replace(config, **{part: replace(getattr(config, part), port=port)})
-        await standalone.run(config, 1, lambda line: None, asyncio.Event())
+        await standalone.run(config, 1, False, lambda line: None, asyncio.Event())
 
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
