@@ -83,6 +83,11 @@ def implausible(header: BatchHead) -> str | None:
     return None
 
 
+def has_its_checksum(view: memoryview, at: int, header: BatchHead) -> bool:
+    """Of a batch at ``at``, all of which is there."""
+    return crc32c(view[at + CHECKED_FROM : at + header.byte_count]) == header.crc
+
+
 def whole_batches(data: Buffer, *, checked: bool) -> Iterator[tuple[int, BatchHead]]:
     """(place in ``data``, head) of each batch, one after the other; ``checked``: its checksum too.
     Raises ``CorruptBatchError`` at the first that is not whole, when it is reached."""
@@ -98,7 +103,7 @@ def whole_batches(data: Buffer, *, checked: bool) -> Iterator[tuple[int, BatchHe
             raise CorruptBatchError(
                 f"the batch at byte {at} has {end - at} of its {header.byte_count} bytes"
             )
-        if checked and crc32c(view[at + CHECKED_FROM : at + header.byte_count]) != header.crc:
+        if checked and not has_its_checksum(view, at, header):
             raise CorruptBatchError(
                 f"the batch at byte {at} (offset {header.base_offset}) fails its checksum"
             )

@@ -11,9 +11,9 @@ from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     BatchHead,
     Buffer,
+    has_its_checksum,
     implausible,
     read_header,
-    whole_batches,
 )
 from magnetar.log.partition.checkpoint_files import read_file, replace_file
 from magnetar.log.partition.local_log import LocalLog
@@ -51,7 +51,7 @@ def read_entries(
 ) -> list[Entry]:
     """One read of the file, about ``max_bytes``; entries from the one that begins at ``offset`` on,
     at least one if there is one. What is damaged is never among them: clients of Pulsar discard
-    it, as they say to themselves alone, and acknowledge it. Raises as ``LocalLog.range_from``."""
+    it, and say so to themselves alone. Raises as ``LocalLog.range_from``."""
     found = source.range_from(offset, end_offset, max_bytes)
     if found is None:
         return []
@@ -60,19 +60,21 @@ def read_entries(
     at = 0
     while len(view) - at >= HEADER_BYTES and len(entries) < max_entries:
         header = read_header(view, at)
-        if implausible(header) is None and header.byte_count > len(view) - at:
-            break
-        if header.base_offset >= offset or implausible(header) is not None:
-            try:
-                next(whole_batches(view[at:], checked=True))
-            except CorruptBatchError as error:
-                if entries:  # they come first, and the next read is told
-                    break
-                place = found.position + at
-                raise CorruptBatchError(
-                    f"{found.segment.file.path}: byte {place}: {error}"
-                ) from error
-            entries.append(entry_of(places, view[at : at + header.byte_count], header))
+        wrong = implausible(header)
+        if wrong is None:
+            if header.byte_count > len(view) - at:
+                break
+            if header.base_offset < offset:
+                at += header.byte_count
+                continue
+            if not has_its_checksum(view, at, header):
+                wrong = f"offset {header.base_offset} fails its checksum"
+        if wrong is not None:
+            if entries:  # they come first, and the next read is told
+                break
+            place = found.position + at
+            raise CorruptBatchError(f"{found.segment.file.path}: byte {place}: {wrong}")
+        entries.append(entry_of(places, view[at : at + header.byte_count], header))
         at += header.byte_count
     return entries
 
