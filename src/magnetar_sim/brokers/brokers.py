@@ -21,6 +21,7 @@ from magnetar.app.process import Process
 from magnetar.app.roles import open_broker
 from magnetar.app.serving import topic_service
 from magnetar.bookie.bookie import Bookie
+from magnetar.cli.process import LEFT_S
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
@@ -131,6 +132,9 @@ class BrokerMachine:
             self.cluster.trace.note(self.name, f"ends: {error}")
         else:
             self.cluster.trace.note(self.name, "has closed")
+        assert self.process is not None
+        if left := await self.process.end_tasks(LEFT_S):
+            self.cluster.broken(f"{self.name} has ended, and does not exit: {', '.join(left)}")
         self._end("exits", power=False)
         self._restart_later(RESTART_S)
 

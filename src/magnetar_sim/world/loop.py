@@ -111,6 +111,16 @@ class SimProcess:
             self._tasks = [each for each in tasks if not each.done()]
             self._prune_at = max(TASKS_KEPT_MIN, 2 * len(self._tasks))
 
+    async def end_tasks(self, within_s: float) -> list[str]:
+        """As a loop does at its end: what is left is cancelled, and waited for. The names of those
+        tasks that do not end."""
+        left = [each for each in self._tasks if each is not asyncio.current_task()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=within_s)
+        return [each.get_name() for each in left if not each.done()]
+
     def hold(self, handle: asyncio.Handle) -> None:
         if self.alive:
             self._held.append(handle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -227,6 +227,19 @@ def _handed_over_unread() -> AbstractContextManager[None]:
     return replaced((ManagedCursors, "take_handed", as_in_nodes))
 
 
+def _never_ends() -> AbstractContextManager[None]:
+    """A broker that has to end has given everything away, and hangs: no client misses it."""
+    original = Topics.close
+
+    async def close(self: Any) -> None:
+        await original(self)
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    return replaced((Topics, "close", close))
+
+
 def _mutant(name: str, plant: Any) -> Mutant:
     return Mutant(name, 2, "", plant, SEEDS_MAX, brokers=True)
 
@@ -245,4 +258,5 @@ OWNERS = (
     _mutant("cursors are handed over without what their ledgers have", _handed_over_unread),
     _mutant("a bundle is given away before it is cut", _given_before_it_is_cut),
     _mutant("the parts of a bundle have no nodes", _halves_without_nodes),
+    _mutant("a broker that has to end hangs", _never_ends),
 )
