@@ -165,6 +165,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.kafka.consumers.id_partitions",
     "magnetar.protocols.kafka.consumers.reconciliation",
     "magnetar.protocols.kafka.consumers.topic_patterns",
+    "magnetar.protocols.kafka.coordination.classic_records",
     "magnetar.protocols.kafka.coordination.coordinator_state",
     "magnetar.protocols.kafka.coordination.group",
     "magnetar.protocols.kafka.coordination.group_offsets",
@@ -335,7 +336,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("server",),
     ),
     "magnetar.protocols.kafka.coordination": (
-        ("group_offsets", "group_states", "transaction_states"),
+        ("classic_records", "group_offsets", "group_states", "transaction_states"),
         ("group", "transaction"),
         ("coordinator_state", "subscriptions"),
         ("live_groups", "offset_commits", "offset_log", "topic_shapes"),

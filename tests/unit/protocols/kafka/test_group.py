@@ -6,6 +6,18 @@ import random
 
 import pytest
 
+from magnetar.model.errors import ProtocolError
+from magnetar.protocols.kafka.coordination.classic_records import (
+    VERSION,
+    ClassicGroupKey,
+    ClassicGroupRecord,
+    ClassicMemberRecord,
+)
+from magnetar.protocols.kafka.coordination.coordinator_state import (
+    CoordinatorState,
+    decode_changes,
+    encode_changes,
+)
 from magnetar.protocols.kafka.coordination.group import (
     SESSION_MS_MOST,
     Answers,
@@ -14,7 +26,8 @@ from magnetar.protocols.kafka.coordination.group import (
 )
 from magnetar.protocols.kafka.coordination.group_states import NEXT, GroupState
 from magnetar.wire.kafka.errors import ErrorCode
-from magnetar.wire.kafka.group_messages import JoinGroupResponse
+from magnetar.wire.kafka.group_messages import JoinGroupResponse, SyncGroupResponse
+from magnetar.wire.kafka.records import KafkaRecord, batch_of
 
 
 def said(
@@ -111,20 +124,36 @@ def test_the_table_has_every_state() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
-    """Random calls; then all members fall silent. Every ticket gets exactly one answer, a
-    generation has one leader, and nothing is left."""
+    """Random calls, and a log that is slow and fails now and then; then all members fall silent.
+    Every ticket gets exactly one answer, a generation has one leader, what a member is told was
+    stored before, and nothing is left."""
     source = random.Random(seed)
     group = ClassicGroup("g", rebalance_delay_ms=source.choice((0, 100)))
     asked: set[str] = set()
     answered: list[str] = []
     leaders: dict[int, set[str]] = {}
+    under_way: list[tuple[int, ClassicGroupRecord]] = []
+    kept: list[ClassicGroupRecord] = []
     now = 0
 
     def told(answers: Answers) -> None:
+        taken = group.take_record()
+        if taken is not None:
+            under_way.append(taken)
+            assert taken[1].members or group.state is GroupState.EMPTY
         for ticket, answer in answers:
             answered.append(str(ticket))
             if isinstance(answer, JoinGroupResponse) and not answer.error_code:
                 leaders.setdefault(answer.generation, set()).add(answer.leader)
+            if isinstance(answer, SyncGroupResponse) and not answer.error_code:
+                assert any(each.generation == group.generation for each in kept)
+
+    def stored(error: ErrorCode) -> None:
+        number, record = under_way.pop(0)
+        if error is ErrorCode.NONE:
+            assert all(record.generation >= each.generation for each in kept)
+            kept.append(record)
+        told(group.stored(number, error, now))
 
     for step in range(300):
         now += source.randint(0, 3_000)
@@ -133,6 +162,9 @@ def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
         member = source.choice(ids)
         instance = source.choice((None, None, None, "one", "two"))
         action = source.random()
+        while under_way and source.random() < 0.6:
+            failed = source.random() < 0.2
+            stored(ErrorCode.COORDINATOR_NOT_AVAILABLE if failed else ErrorCode.NONE)
         if action < 0.45:
             asked.add(ticket)
             protocols = (("range", bytes([source.randrange(2)])),)
@@ -152,6 +184,8 @@ def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
         else:
             told(group.tick(now))
     for _ in range(1_000):
+        while under_way:
+            stored(ErrorCode.NONE)
         when = group.next_ms()
         if when is None:
             break
@@ -162,3 +196,63 @@ def test_whatever_members_do_every_call_is_answered_once(seed: int) -> None:
     assert sorted(answered) == sorted(asked)
     changed = {number: who for number, who in leaders.items() if len(who) > 2}
     assert not changed, "a leader changes its id only by coming back under its instance's"
+
+
+OFFER = (("range", b"\0\xff"), ("sticky", b""))
+GROUP_RECORD = ClassicGroupRecord(
+    7,
+    "consumer",
+    "range",
+    "a",
+    0,
+    (
+        ClassicMemberRecord("a", None, "me", "host", 10_000, 60_000, OFFER, b"\1\0"),
+        ClassicMemberRecord("b", "ä", "", "host", 45_000, 5_000, OFFER, b""),
+        ClassicMemberRecord("c", None, "me", "::1", 45_000, 5_000, OFFER[:1], b"x"),
+    ),
+)
+
+
+def test_a_group_is_restored_as_it_was_stored() -> None:
+    group = ClassicGroup.restored("g", GROUP_RECORD, 0, 1_000)
+    assert (group.state, group.generation, list(group.members)) == (GroupState.STABLE, 7, [*"abc"])
+    assert group.take_record() is None, "nothing has changed"
+    assert group.next_ms() == 11_000, "a session, from now on"
+    described = group.describe().members
+    assert [each.assignment for each in described] == [b"\1\0", b"", b"x"]
+    assert [each.metadata for each in described] == [b"\0\xff"] * 3
+    for each in "ab":
+        assert group.heartbeat(each, {"b": "ä"}.get(each), 7, 2_000) is ErrorCode.NONE
+    empty = ClassicGroup.restored("g", GROUP_RECORD.without_members(5), 0, 1_000)
+    assert (empty.state, empty.generation, empty.empty_since_ms) == (GroupState.EMPTY, 7, 5)
+    assert empty.next_ms() is None
+
+
+def test_members_are_in_one_record_and_what_they_offer_once() -> None:
+    key, known = ClassicGroupKey("g"), CoordinatorState()
+    (batch,) = encode_changes([(key, GROUP_RECORD)], 5, 1 << 20)
+    known.apply(decode_changes(memoryview(batch)))
+    assert known.all() == [(key, GROUP_RECORD)]
+    assert len(known) == 1
+    many = tuple(GROUP_RECORD.members[0]._replace(member_id=f"{n:064}") for n in range(10_000))
+    record = GROUP_RECORD._replace(members=many)
+    (batch,) = encode_changes([(key, record)], 5, 5 << 20)
+    assert len(batch) < 130 * len(many)
+    known.apply([(key, None)])
+    assert known.all() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (f'[{VERSION + 1},"what is not known yet"]', "newer release"),
+        (f'[{VERSION},7,"consumer","range","a",0,[],[["a",null,"","",1,1,0,""]]]', "offer 0 of 0"),
+        (f'[{VERSION},7,"consumer","range","a",0,[[["range","?"]]],[]]', "none"),
+        (f"[{VERSION}]", "none"),
+        ("[]", "none"),
+    ],
+)
+def test_what_is_no_record_of_members(value: str, why: str) -> None:
+    record = KafkaRecord(0, 0, b'["classic-group","g"]', value.encode())
+    with pytest.raises(ProtocolError, match=why):
+        decode_changes(memoryview(batch_of([record], 0)))

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import LogError
+from magnetar.model.errors import LogError, NotEnoughBookiesError
 from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
+from magnetar.wire.kafka.consumer_group_messages import ConsumerGroupHeartbeatRequest
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import (
     DeleteGroupsRequest,
@@ -34,6 +35,7 @@ from magnetar.wire.kafka.offset_messages import (
     OffsetsGroup,
 )
 from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from tests.doubles.memory_log import MemoryLog
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, run
 
 G = "group"
@@ -178,19 +180,196 @@ def test_a_group_without_members_and_offsets_is_empty_until_it_is_deleted() -> N
     run(scenario)
 
 
-def test_offsets_and_not_members_outlive_a_coordinator() -> None:
+async def moved(world: KafkaWorld) -> None:
+    """The coordinator ends; another one goes on from the log."""
+    await world.broker.topics.unload(world.server.coordinator.topic_for(G))
+
+
+async def state_of(peer: KafkaPeer) -> tuple[str, int]:
+    (found,) = (await peer.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([G]))).groups
+    return found.state, len(found.members)
+
+
+async def left(peer: KafkaPeer, join: Any) -> int:
+    asked = LeaveGroupRequest(G, members=[LeavingMember(join.member_id)])
+    return int((await peer.ask(ApiKey.LEAVE_GROUP, asked)).error_code)
+
+
+async def deleted(peer: KafkaPeer) -> ErrorCode:
+    answer = await peer.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+    return ErrorCode(answer.results[0].error_code)
+
+
+def log_of(world: KafkaWorld) -> MemoryLog:
+    return world.store.logs[world.server.coordinator.topic_for(G).log_name]
+
+
+def test_offsets_and_members_outlive_a_coordinator() -> None:
+    """Members were unknown after it, and joined again at generation 1: workers of Kafka Connect
+    waited five minutes for those who had the ids that were forgotten."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        await synced(peer, join, {join.member_id: b"all"})
+        for offset in (5, 9, 7):
+            assert await committed(peer, offset, join) is ErrorCode.NONE
+        written = len(log_of(world)._entries)
+        for _ in range(5):
+            assert await beats(peer, join) is ErrorCode.NONE
+        assert len(log_of(world)._entries) == written, "heartbeats write nothing"
+        await moved(world)
+        assert await beats(peer, join) is ErrorCode.NONE
+        assert await offset_of(peer) == (7, 3, "note")
+        assert await committed(peer, 8, join) is ErrorCode.NONE
+        assert await state_of(peer) == ("Stable", 1)
+        assert (await synced(peer, join, {})).assignment == b"all"
+        again = await joined(peer, join.member_id)
+        assert (again.member_id, again.generation) == (join.member_id, 2)
+        await moved(world)
+        assert await state_of(peer) == ("Stable", 1)
+        await asyncio.sleep(20)  # it is heard of no more
+        peer = world.peer()
+        assert await state_of(peer) == ("Empty", 0)
+        assert await beats(peer, join) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+def test_a_group_that_is_empty_or_deleted_is_so_at_the_next_coordinator() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
         join = await joined(peer)
         await synced(peer, join, {})
-        for offset in (5, 9, 7):
-            assert await committed(peer, offset, join) is ErrorCode.NONE
-        waiting = world.peer()
-        waiting.tell(ApiKey.JOIN_GROUP, JoinGroupRequest(G))
-        await world.broker.topics.unload(world.server.coordinator.topic_for(G))
-        assert await offset_of(peer) == (7, 3, "note")
+        assert await left(peer, join) == 0
+        assert await state_of(peer) == ("Empty", 0)
+        await moved(world)
+        assert await state_of(peer) == ("Empty", 0), "it has no offsets"
+        assert (await joined(peer)).generation == 3
+        await moved(world)
+        assert await state_of(peer) == ("Empty", 0), "that rebalance was not complete"
+        assert await deleted(peer) is ErrorCode.NONE
+        await moved(world)
+        assert await state_of(peer) == ("Dead", 0)
+        assert await deleted(peer) is ErrorCode.GROUP_ID_NOT_FOUND
+        join = await joined(peer)
+        assert join.generation == 1
+        await synced(peer, join, {})
+        assert await left(peer, join) == 0
+        await asyncio.sleep(400)
+        await moved(world)
+        assert await state_of(world.peer()) == ("Empty", 0)
+        await asyncio.sleep(400)
+        assert await state_of(world.peer()) == ("Dead", 0), "of when it was left, and not loaded"
+        (shard,) = world.server.coordinator.open_shards()
+        assert shard.log.state.classics == {}
+        await moved(world)
+        assert await state_of(world.peer()) == ("Dead", 0)
+
+    run(scenario)
+
+
+def test_an_assignment_that_is_not_stored_is_told_to_nobody() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        first = await joined(peer)
+        log_of(world).failing = NotEnoughBookiesError("for a test")
+        refused = await synced(peer, first, {first.member_id: b"1"})
+        assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await beats(peer, first) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert await committed(peer, 5, first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log_of(world).failing = None
+        again = await joined(peer, first.member_id)
+        assert (again.member_id, again.generation) == (first.member_id, 2)
+        assert (await synced(peer, again, {first.member_id: b"2"})).assignment == b"2"
+        log_of(world).failing = LogError("for a test")
+        third = await joined(peer, first.member_id)
+        moving = await synced(peer, third, {first.member_id: b"3"})
+        assert moving.error_code == ErrorCode.NOT_COORDINATOR
+        log_of(world).failing = None
+        assert await beats(peer, again) is ErrorCode.NONE, "by what was stored last"
+        assert (await synced(peer, again, {})).assignment == b"2"
+
+    run(scenario)
+
+
+def test_a_static_member_has_the_id_that_it_was_told_last() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        async def joins() -> Any:
+            request = JoinGroupRequest(
+                group_id=G,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=5_000,
+                instance_id="one",
+                protocol_type="consumer",
+                protocols=[JoinProtocol("range", b"said")],
+            )
+            return await peer.ask(ApiKey.JOIN_GROUP, request)
+
+        first = await joins()
+        await synced(peer, first, {first.member_id: b"1"})
+        second = await joins()
+        assert second.member_id != first.member_id
+        await moved(world)
+        assert await beats(peer, second) is ErrorCode.NONE
+        assert await beats(peer, first) is ErrorCode.UNKNOWN_MEMBER_ID
+        third = await joins()
+        assert third.generation == second.generation == 1, "no rebalance"
+        assert (await synced(peer, third, {})).assignment == b"1"
+
+    run(scenario)
+
+
+def test_members_that_fit_into_no_record_go_on_and_join_again_elsewhere() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        most = world.services.broker.message_bytes_max
+        part = b"x" * most
+        assert (await synced(peer, join, {join.member_id: part})).assignment == part
+        assert await beats(peer, join) is ErrorCode.NONE
+        assert await committed(peer, 5, join) is ErrorCode.NONE
+        await moved(world)
         assert await beats(peer, join) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert (await joined(peer)).generation == 1
+        assert (await joined(peer)).generation == 2
+
+    run(scenario)
+
+
+def test_members_are_in_a_snapshot(monkeypatch: Any) -> None:
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 20)
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        await synced(peer, join, {})
+        for offset in range(100):
+            assert await committed(peer, offset, join) is ErrorCode.NONE
+        log = log_of(world)
+        marked = log.cursors.durable()["offsets"].mark_delete
+        assert log.positions.entries_between(marked, log.positions.readable) < 30
+        await moved(world)
+        assert await beats(peer, join) is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_group_of_another_kind_takes_the_record_of_the_classic_one_away() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        await synced(peer, join, {})
+        assert await left(peer, join) == 0
+        beat = ConsumerGroupHeartbeatRequest(
+            G, "m", 0, rebalance_timeout_ms=10_000, names=["t"], owned=[]
+        )
+        assert (await peer.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat)).error_code == 0
+        (shard,) = world.server.coordinator.open_shards()
+        assert shard.log.state.classics == {}
+        await moved(world)
+        assert await state_of(peer) == ("Dead", 0), "as a classic group"
 
     run(scenario)
 

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.protocols.kafka.coordination.classic_records import (
+    ClassicGroupRecord,
+    classic_from_json,
+    classic_to_json,
+)
 from magnetar.protocols.kafka.coordination.group import Answers, ClassicGroup, Joining
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import JoinGroupResponse
@@ -17,13 +22,22 @@ SESSION_MS = 10_000
 
 
 class Play:
-    """A group whose members are named as their ids are: ``a``, ``b`` ..."""
+    """A group whose members are named as their ids are: ``a``, ``b`` ... Its log has what it is
+    given at once, but where the story says how that goes: ``slow``, then ``store``."""
 
     def __init__(self) -> None:
         self.group = ClassicGroup("g", rebalance_delay_ms=100)
         self.instances: dict[str, str | None] = {}
+        self.log: list[ClassicGroupRecord] = []
+        self.under_way: list[tuple[int, ClassicGroupRecord]] = []
+        self.is_slow = False
 
-    def _told(self, answers: Answers) -> str:
+    def _told(self, answers: Answers, at: int) -> str:
+        taken = self.group.take_record()
+        if taken is not None:
+            self.under_way.append(taken)
+            if not self.is_slow:
+                answers = answers + self._stored(ErrorCode.NONE, at)
         lines = []
         for ticket, answer in answers:
             if answer.error_code:
@@ -54,7 +68,30 @@ class Play:
             (("range", b"same"),),
             skips_assignment=words.get("skips") == "yes",
         )
-        return self._told(self.group.join(said, f"join of {name}", int(words["at"])))
+        at = int(words["at"])
+        return self._told(self.group.join(said, f"join of {name}", at), at)
+
+    def _stored(self, error: ErrorCode, at: int) -> Answers:
+        """What was given to the log first has its outcome."""
+        number, record = self.under_way.pop(0)
+        if error is ErrorCode.NONE:
+            self.log.append(classic_from_json(classic_to_json(record)))
+        return self.group.stored(number, error, at)
+
+    def slow(self, words: Mapping[str, str]) -> str:
+        self.is_slow = True
+        return ""
+
+    def store(self, words: Mapping[str, str]) -> str:
+        at = int(words["at"])
+        return self._told(self._stored(ErrorCode[words.get("error", "NONE")], at), at)
+
+    def restart(self, words: Mapping[str, str]) -> str:
+        """The coordinator ends, with whoever waits; another one goes on from the log."""
+        at = int(words["at"])
+        self.group = ClassicGroup.restored("g", self.log[-1], 100, at)
+        self.under_way, self.is_slow = [], False
+        return f"generation {self.group.generation}\n{self._told([], at)}"
 
     def join(self, words: Mapping[str, str]) -> str:
         return self._join(words, "")
@@ -73,7 +110,7 @@ class Play:
             f"sync of {words['name']}",
             int(words["at"]),
         )
-        return self._told(answers)
+        return self._told(answers, int(words["at"]))
 
     def heartbeat(self, words: Mapping[str, str]) -> str:
         found = self.group.heartbeat(
@@ -89,14 +126,15 @@ class Play:
 
     def leave(self, words: Mapping[str, str]) -> str:
         error, answers = self.group.leave(words["name"], None, int(words["at"]))
-        return f"{error.name}\n{self._told(answers)}"
+        return f"{error.name}\n{self._told(answers, int(words['at']))}"
 
     def tick(self, words: Mapping[str, str]) -> str:
-        return self._told(self.group.tick(int(words["at"])))
+        return self._told(self.group.tick(int(words["at"])), int(words["at"]))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path: Path) -> None:
     play = Play()
     names = ("join", "rejoin", "sync", "heartbeat", "commit", "leave", "tick")
+    names += ("slow", "store", "restart")
     transcript.check(path, {name: getattr(play, name) for name in names})

@@ -258,8 +258,9 @@ class ConsumerGroups:
             self._check_present(shard, live)
             changes = live.group.take_changes()
             if changes:
+                former = self._coordinator.classic_gone(shard, live.group.group_id)
                 try:
-                    await self._coordinator.change(shard, changes)
+                    await self._coordinator.change(shard, [*former, *changes])
                 except MagnetarError:
                     live.group.not_stored(changes)
                     raise

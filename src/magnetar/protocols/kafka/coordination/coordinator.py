@@ -6,12 +6,13 @@ beside it, gives each call to the machine, and each answer to whoever waits for 
 Rules:
 
 * A group is served while the topic of its offsets is open here. When that closes, groups are
-  forgotten; whoever waits is told ``NOT_COORDINATOR``, and members join again at the next one.
-* Members of the classic protocol are in memory only: a new coordinator knows offsets, and none of
-  them. Groups whose coordinator assigns (``consumer_groups``) are in the log, members and all.
+  forgotten; whoever waits is told ``NOT_COORDINATOR``, and goes on at the next one.
+* Groups are in the log, members and all: those of the classic protocol by a record for each
+  completed rebalance, written before its answers leave; those whose coordinator assigns as
+  ``consumer_groups`` has it.
 * One timer, set for the first classic group that has something to do.
 
-Why: docs/adr/0107-offsets-of-groups.md.
+Why: docs/adr/0107-offsets-of-groups.md, docs/adr/0191-members-of-classic-groups-are-stored.md.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ from magnetar.model.errors import (
 )
 from magnetar.protocols.kafka.consumers.consumer_group import ConsumerGroup
 from magnetar.protocols.kafka.consumers.consumer_records import ConsumerGroupKey
+from magnetar.protocols.kafka.coordination.classic_records import (
+    ClassicGroupKey,
+    ClassicGroupRecord,
+)
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Answers, ClassicGroup
 from magnetar.protocols.kafka.coordination.group_states import GroupState
@@ -189,6 +194,8 @@ class Coordinator:
                 raise
             self._restore(shard)
             self._shards[name] = shard
+            for group in shard.groups.values():
+                self._schedule(shard, group)
             for opened_here in self._watchers:
                 opened_here(shard)
             return shard
@@ -210,6 +217,12 @@ class Coordinator:
             shard.shares[group_id] = LiveShareGroup(
                 self.new_share_group(group_id, share.epoch), True
             )
+        others = shard.consumers.keys() | shard.shares.keys()
+        for group_id, classic in shard.log.state.classics.items():
+            if group_id not in others:  # else what it was before that could not be taken away
+                shard.groups[group_id] = ClassicGroup.restored(
+                    group_id, classic, config.rebalance_delay_ms, self._services.now_ms()
+                )
         for group_id in shard.log.offsets.groups:
             if group_id not in shard.consumers:
                 self._group(shard, group_id)
@@ -260,6 +273,19 @@ class Coordinator:
         used = group.members or group.generation or shard.log.offsets.of(group.group_id)
         return bool(used) and shard.consumer(group.group_id) is None
 
+    def classic_gone(self, shard: Shard, group_id: str) -> list[Change]:
+        """What takes away what is stored of it as a classic group, but its offsets."""
+        stored = group_id in shard.log.state.classics
+        return [(ClassicGroupKey(group_id), None)] if stored else []
+
+    def forgotten(self, shard: Shard, group_id: str) -> list[Change]:
+        """What takes away all that is stored of it, but as a group of another kind."""
+        group = shard.groups.get(group_id)
+        gone: list[Change] = [*shard.log.offsets.forgotten(group_id)]
+        if group is not None and group.generation:  # it may be on its way into the log
+            return [*gone, (ClassicGroupKey(group_id), None)]
+        return [*gone, *self.classic_gone(shard, group_id)]
+
     def forget_classic(self, shard: Shard, group_id: str) -> None:
         """One that has no offsets any more is none, if nobody has joined meanwhile."""
         found = shard.groups.get(group_id)
@@ -305,12 +331,32 @@ class Coordinator:
         return ticket, future
 
     def tell(self, shard: Shard, group: ClassicGroup, answers: Answers) -> None:
-        """After every call of a group: answers leave, and the timer is set."""
+        """After every call of a group: answers leave, what it has become is stored, if others wait
+        for that, and the timer is set."""
         for ticket, response in answers:
             _, future = self._waiting.pop(ticket)
             if not future.done():
                 future.set_result(response)
+        taken = group.take_record()
+        if taken is not None and not self._services.scope.closed:
+            storing = self._store(shard, group, *taken)
+            self._services.scope.spawn(storing, f"group {group.group_id}")
         self._schedule(shard, group)
+
+    async def _store(
+        self, shard: Shard, group: ClassicGroup, number: int, record: ClassicGroupRecord
+    ) -> None:
+        """One whose members are too many for a record is stored without them: it goes on here, and
+        they join again at the next coordinator."""
+        key, error_code = ClassicGroupKey(group.group_id), ErrorCode.NONE
+        bare = record.without_members(self._services.now_ms())
+        try:
+            await self.change(shard, [(key, record)], [(key, bare)])
+        except MagnetarError as error:
+            log.warning("group not stored", group=group.group_id, error=str(error))
+            error_code = coordinator_error(error)
+        if self._shards.get(shard.log.topic.name) is shard:  # else who waits has been told
+            self.tell(shard, group, group.stored(number, error_code, self._services.now_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -361,15 +407,13 @@ class Coordinator:
         for group_id, group in list(shard.groups.items()):
             if group.state is not GroupState.EMPTY or group_id in shard.consumers:
                 continue
-            over = self._is_over(shard, group_id, group.empty_since_ms)
-            if over and shard.log.offsets.of(group_id):
-                await self.change(shard, shard.log.offsets.forgotten(group_id))
-            if over:
+            if self._is_over(shard, group_id, group.empty_since_ms):
+                await self.change(shard, self.forgotten(shard, group_id))
                 self.forget_classic(shard, group_id)
         for group_id, live in list(shard.consumers.items()):
             empty = not live.group.members and not live.looking_up.locked()
             if empty and self._is_over(shard, group_id, live.group.empty_since_ms):
-                await self.forget(shard, live, shard.log.offsets.forgotten(group_id))
+                await self.forget(shard, live, self.forgotten(shard, group_id))
         for share in list(shard.shares.values()):
             empty = not share.group.members and not share.looking_up.locked()
             if empty and self._is_long_empty(share):
@@ -429,12 +473,15 @@ class Coordinator:
 
     # -- offsets ------------------------------------------------------------------------------
 
-    async def change(self, shard: Shard, changes: Sequence[Change]) -> None:
-        """Stored when it returns. Raises ``MessageTooLargeError``: nothing of it is stored; else it
-        may be stored or not: ``LedgerError`` and its like, when there is no space or bookie now,
-        ``LogError`` and its like, and the shard begins anew."""
+    async def change(
+        self, shard: Shard, changes: Sequence[Change], instead: Sequence[Change] = ()
+    ) -> None:
+        """Stored when it returns; ``instead``: as of ``OffsetLog.change``. Raises
+        ``MessageTooLargeError``: nothing of it is stored; else it may be stored or not:
+        ``LedgerError`` and its like, when there is no space or bookie now, ``LogError`` and its
+        like, and the shard begins anew."""
         try:
-            await shard.log.change(changes, self._services.now_ms())
+            await shard.log.change(changes, self._services.now_ms(), instead)
         except LogError:
             self._lose(shard.log.topic.name, shard)
             raise

@@ -1,6 +1,6 @@
 """What a coordinator keeps in its log, and the records that keep it there: offsets of groups,
-offsets of open transactions, transactional ids, groups whose members send heartbeats alone, and
-what share groups have done with records.
+offsets of open transactions, transactional ids, members of groups, and what share groups have done
+with records.
 
 =====================================================  =========================================
 a record's key (JSON)                                  its value
@@ -8,6 +8,7 @@ a record's key (JSON)                                  its value
 ``[group, topic, partition]``                          what is committed there
 ``["pending", producer id, group, topic, partition]``  what its transaction is to commit there
 ``["transaction", transactional id]``                  how its transaction goes (``transaction``)
+``["classic-group", group]``                           its members (``classic_records``)
 ``["consumer-group", group]``                          epochs (``consumers.consumer_records``)
 ``["consumer-group", group, "member", member id]``     the member, and what it holds
 ``["share-group", group]``                             its epoch (``shares.share_records``)
@@ -39,6 +40,13 @@ from magnetar.protocols.kafka.consumers.consumer_records import (
     member_to_json,
 )
 from magnetar.protocols.kafka.coordination import transaction
+from magnetar.protocols.kafka.coordination.classic_records import (
+    ClassicGroupChange,
+    ClassicGroupKey,
+    ClassicGroupRecord,
+    classic_from_json,
+    classic_to_json,
+)
 from magnetar.protocols.kafka.coordination.group_offsets import (
     Committed,
     GroupOffsets,
@@ -69,7 +77,7 @@ BATCH_BYTES_MAX: Final = 1 << 20
 RECORD_SLACK_BYTES: Final = 200
 """What surrounds a record's key and value, its batch included, at most."""
 PENDING, TRANSACTION = "pending", "transaction"
-CONSUMER_GROUP, MEMBER = "consumer-group", "member"
+CLASSIC_GROUP, CONSUMER_GROUP, MEMBER = "classic-group", "consumer-group", "member"
 SHARE_GROUP, SHARE_STATE = "share-group", "share-state"
 
 
@@ -78,11 +86,19 @@ class TransactionKey(NamedTuple):
 
 
 TransactionChange = tuple[TransactionKey, TransactionRecord | None]
-Change: TypeAlias = OffsetChange | PendingChange | TransactionChange | ConsumerChange | ShareChange
+Change: TypeAlias = (
+    OffsetChange
+    | PendingChange
+    | TransactionChange
+    | ClassicGroupChange
+    | ConsumerChange
+    | ShareChange
+)
 Key: TypeAlias = (
     OffsetKey
     | PendingKey
     | TransactionKey
+    | ClassicGroupKey
     | ConsumerGroupKey
     | ConsumerMemberKey
     | ShareGroupKey
@@ -91,6 +107,7 @@ Key: TypeAlias = (
 Value: TypeAlias = (
     Committed
     | TransactionRecord
+    | ClassicGroupRecord
     | ConsumerGroupRecord
     | ConsumerMemberRecord
     | ShareGroupRecord
@@ -105,18 +122,21 @@ class CoordinatorState:
         self.offsets = GroupOffsets()
         self.pending = PendingOffsets()
         self.transactions: dict[str, TransactionRecord] = {}
+        self.classics: dict[str, ClassicGroupRecord] = {}
         self.consumers = ConsumerRecords()
         self.shares = ShareRecords()
 
     def __len__(self) -> int:
         said = len(self.offsets) + len(self.pending) + len(self.transactions)
-        return said + len(self.consumers) + len(self.shares)
+        return said + len(self.classics) + len(self.consumers) + len(self.shares)
 
     def apply(self, changes: Sequence[Change]) -> None:
         for key, value in changes:
             match key:
                 case TransactionKey():
                     self._apply_transaction(key, value)
+                case ClassicGroupKey():
+                    self._apply_classic(key, value)
                 case ConsumerGroupKey():
                     assert value is None or isinstance(value, ConsumerGroupRecord)
                     self.consumers.set_group(key, value)
@@ -142,9 +162,16 @@ class CoordinatorState:
         else:
             self.transactions.pop(key.transactional_id, None)
 
+    def _apply_classic(self, key: ClassicGroupKey, value: Value | None) -> None:
+        if isinstance(value, ClassicGroupRecord):
+            self.classics[key.group] = value
+        else:
+            self.classics.pop(key.group, None)
+
     def all(self) -> list[Change]:
         found: list[Change] = [*self.offsets.all(), *self.pending.all()]
         found += [(TransactionKey(name), record) for name, record in self.transactions.items()]
+        found += [(ClassicGroupKey(name), group) for name, group in self.classics.items()]
         found += self.consumers.all()
         found += self.shares.all()
         return found
@@ -180,6 +207,8 @@ def _key(key: Key) -> list[Any]:
             return [TRANSACTION, *key]
         case PendingKey():
             return [PENDING, *key]
+        case ClassicGroupKey():
+            return [CLASSIC_GROUP, *key]
         case ConsumerGroupKey():
             return [CONSUMER_GROUP, *key]
         case ConsumerMemberKey():
@@ -195,6 +224,8 @@ def _value(value: Value) -> list[Any]:
     match value:
         case TransactionRecord():
             return transaction.to_json(value)
+        case ClassicGroupRecord():
+            return classic_to_json(value)
         case ConsumerMemberRecord():
             return member_to_json(value)
         case ShareStateRecord():
@@ -222,6 +253,9 @@ def _change(record: KafkaRecord) -> Change:
         case [kind, name] if kind == TRANSACTION:
             read = None if value is None else transaction.from_json(value)
             return TransactionKey(str(name)), read
+        case [kind, name] if kind == CLASSIC_GROUP:
+            classic = None if value is None else classic_from_json(value)
+            return ClassicGroupKey(str(name)), classic
         case [kind, name] if kind == CONSUMER_GROUP:
             group_record = None if value is None else ConsumerGroupRecord(*map(int, value))
             return ConsumerGroupKey(str(name)), group_record

@@ -19,10 +19,16 @@ Rules:
   whose client gave up does not stay as a member that nobody is.
 * A static member that comes back has a new id; whoever has the old one is fenced. If it says what
   it said before, and all is stable, the group goes on without a rebalance, also if it leads.
-* A generation is never given twice while the group's coordinator is the same; a new one begins
-  anew, knows no members, and has all of them join again.
+* What the leader has said, that a static member has another id, and that nobody is left, are
+  stored: ``take_record`` has them after a call, ``stored`` says what has become of them, and who
+  waits for the first two is answered then. A coordinator that goes on from the log (``restored``)
+  so knows what members were told, and they go on with their ids and generation; of a rebalance
+  that was not complete it knows nothing, and has the members join again.
+* A generation is never given twice while the group's coordinator is the same, and one that was
+  stored never again.
 
-Source: Kafka's group protocol (KIP-62, 134, 345, 394, 814).
+Source: Kafka's group protocol (KIP-62, 134, 345, 394, 814). Why members are stored:
+docs/adr/0191-members-of-classic-groups-are-stored.md.
 
 Pure.
 """
@@ -33,6 +39,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from magnetar.protocols.kafka.coordination.classic_records import (
+    ClassicGroupRecord,
+    ClassicMemberRecord,
+)
 from magnetar.protocols.kafka.coordination.group_states import NEXT, GroupEvent, GroupState
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import (
@@ -80,6 +90,8 @@ class GroupMember:
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
     synced: bool = False  # it has asked for its part of this generation
+    former_id: str = ""  # a static member's, before it came back
+    id_number: int = 0  # of the record that has its id, while its join waits for that
 
     @property
     def supports(self) -> frozenset[str]:
@@ -87,6 +99,14 @@ class GroupMember:
 
     def metadata(self, protocol: str) -> bytes:
         return next((data for name, data in self.said.protocols if name == protocol), b"")
+
+    @property
+    def record(self) -> ClassicMemberRecord:
+        said, places = self.said, (self.said.client_id, self.said.host)
+        times = (said.session_ms, said.rebalance_ms)
+        return ClassicMemberRecord(
+            self.member_id, said.instance_id, *places, *times, said.protocols, self.assignment
+        )
 
 
 class ClassicGroup:
@@ -106,6 +126,39 @@ class ClassicGroup:
         self._delay_ms = rebalance_delay_ms
         self._until_ms = 0  # PREPARING: when it ends; COMPLETING: when all must have synced
         self._initial = False  # PREPARING out of EMPTY: more members may come
+        self._to_store = 0  # the number of what is to be stored last
+        self._taken = 0  # and of what was given to be stored last
+        self._assigned_number = 0  # COMPLETING: of what the leader has said; 0: it has not
+
+    @classmethod
+    def restored(
+        cls, group_id: str, record: ClassicGroupRecord, rebalance_delay_ms: int, now_ms: int
+    ) -> ClassicGroup:
+        """As the log has it: members have a whole session to be heard of."""
+        group = cls(group_id, rebalance_delay_ms)
+        group.generation = record.generation
+        group.protocol_type, group.protocol = record.protocol_type, record.protocol
+        group.leader, group.empty_since_ms = record.leader, record.empty_since_ms
+        for each in record.members:
+            said = Joining(
+                each.member_id,
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.host,
+                each.session_ms,
+                each.rebalance_ms,
+                record.protocol_type,
+                each.protocols,
+            )
+            group.members[each.member_id] = GroupMember(
+                each.member_id, said, now_ms + each.session_ms, each.assignment, synced=True
+            )
+            if each.instance_id is not None:
+                group._static[each.instance_id] = each.member_id
+        if group.members:
+            group._move(GroupEvent.RESTORED)
+        return group
 
     def _move(self, event: GroupEvent) -> None:
         self.state = NEXT[self.state, event]
@@ -181,7 +234,13 @@ class ClassicGroup:
         answers += self._fence_sync(former, ErrorCode.FENCED_INSTANCE_ID)
         former_id, same = former.member_id, said.protocols == former.said.protocols
         member = GroupMember(
-            said.new_id, said, now_ms + said.session_ms, former.assignment, synced=former.synced
+            said.new_id,
+            said,
+            now_ms + said.session_ms,
+            former.assignment,
+            join_ticket=ticket,
+            synced=former.synced,
+            former_id=former_id,
         )
         # In the place of the former: the leader may go by the order.
         self.members = {
@@ -190,18 +249,23 @@ class ClassicGroup:
         }
         assert said.instance_id is not None
         self._static[said.instance_id] = said.new_id
-        leads = self.leader == former_id
-        if leads:
+        if self.leader == former_id:
             self.leader = said.new_id
         if same and self.state is GroupState.STABLE:
-            answer = self._joined(member, skip=leads and said.skips_assignment)
-            if leads and not said.skips_assignment:
-                # A client from before version 9 that leads makes an assignment, for which nobody
-                # waits: it is not told.
-                answer.leader, answer.members = former_id, []
-            return [*answers, (ticket, answer)]
-        member.join_ticket = ticket
+            # Told when it is stored: by the log the former is the member.
+            member.id_number = self._must_store()
+            return answers
         return answers + self._rebalance(GroupEvent.MEMBER_CAME, now_ms)
+
+    def _is_back(self, member: GroupMember) -> JoinGroupResponse:
+        """For a static member, while nothing has changed but its id."""
+        leads, skips = self.leader == member.member_id, member.said.skips_assignment
+        answer = self._joined(member, skip=leads and skips)
+        if leads and not skips:
+            # A client from before version 9 that leads makes an assignment, for which nobody
+            # waits: it is not told.
+            answer.leader, answer.members = member.former_id, []
+        return answer
 
     def _fence_join(self, member: GroupMember, error: ErrorCode) -> Answers:
         ticket, member.join_ticket = member.join_ticket, None
@@ -222,6 +286,7 @@ class ClassicGroup:
             for member in self.members.values():
                 answers += self._fence_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
                 member.synced = False
+            self._assigned_number = 0
             self._initial = before is GroupState.EMPTY
             wait_ms = self._delay_ms if self._initial else self._rebalance_ms()
             self._until_ms = now_ms + wait_ms
@@ -253,11 +318,13 @@ class ClassicGroup:
             self._move(GroupEvent.NOBODY_JOINED)
             self.protocol = self.leader = ""
             self.empty_since_ms = now_ms
+            self._must_store()
             return []
         if not joined:  # static members only, and none of them is back: wait for their sessions
             self._until_ms = min(each.alive_until_ms for each in self.members.values())
             return []
         self._move(GroupEvent.ALL_JOINED)
+        self._assigned_number = 0
         self._until_ms = now_ms + self._rebalance_ms()
         self.protocol = self._chosen_protocol()
         if self.leader not in {each.member_id for each in joined}:
@@ -325,13 +392,13 @@ class ClassicGroup:
             return [(ticket, self._assigned(member))]
         answers = self._fence_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         member.sync_ticket = ticket
-        if member_id != self.leader:
+        if member_id != self.leader or self._assigned_number:
             return answers
         given = dict(assignments)
         for each in self.members.values():
             each.assignment = given.get(each.member_id, b"")
-        self._move(GroupEvent.ASSIGNED)
-        return answers + self._tell_assignments(now_ms)
+        self._assigned_number = self._must_store()
+        return answers
 
     def _tell_assignments(self, now_ms: int) -> Answers:
         answers: Answers = []
@@ -348,6 +415,57 @@ class ClassicGroup:
             protocol_name=self.protocol,
             assignment=member.assignment,
         )
+
+    # -- what is stored -----------------------------------------------------------------------
+
+    def _must_store(self) -> int:
+        self._to_store += 1
+        return self._to_store
+
+    def take_record(self) -> tuple[int, ClassicGroupRecord] | None:
+        """What is to be stored since it was asked for last, with its number. To be asked for after
+        every call: what is taken is the group as it is."""
+        if self._taken == self._to_store:
+            return None
+        assert self.state is not GroupState.PREPARING, "what it is then is not stored"
+        self._taken = self._to_store
+        return self._taken, ClassicGroupRecord(
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            self.empty_since_ms,
+            tuple(each.record for each in self.members.values()),
+        )
+
+    def stored(self, number: int, error: ErrorCode, now_ms: int) -> Answers:
+        """The record with that number is in the log; with ``error``: it may be, or not, and whoever
+        waits for it is told that. Records have their outcome in the order of their numbers."""
+        if self.state is GroupState.COMPLETING and number == self._assigned_number:
+            if error is not ErrorCode.NONE:
+                return self._not_assigned(error, now_ms)
+            self._move(GroupEvent.ASSIGNED)
+            return self._tell_assignments(now_ms)
+        answers: Answers = []
+        if self.state is GroupState.STABLE:  # else those who are back take part in a rebalance
+            for member in self.members.values():
+                if member.join_ticket is None or member.id_number != number:
+                    continue
+                if error is not ErrorCode.NONE:
+                    answers += self._fence_join(member, error)
+                    continue
+                ticket, member.join_ticket = member.join_ticket, None
+                member.alive_until_ms = now_ms + member.said.session_ms
+                answers.append((ticket, self._is_back(member)))
+        return answers
+
+    def _not_assigned(self, error: ErrorCode, now_ms: int) -> Answers:
+        """Nobody has been told anything of it: all join again."""
+        answers: Answers = []
+        for member in self.members.values():
+            answers += self._fence_sync(member, error)
+            member.assignment = b""
+        return answers + self._rebalance(GroupEvent.NOT_STORED, now_ms)
 
     # -- being a member -----------------------------------------------------------------------
 
@@ -427,7 +545,7 @@ class ClassicGroup:
         """When ``tick`` has something to do; None while nothing can happen by itself."""
         times = list(self._pending.values())
         times += [each.alive_until_ms for each in self.members.values() if not _waits(each)]
-        if self.state in (GroupState.PREPARING, GroupState.COMPLETING):
+        if self.state is GroupState.PREPARING or self._waits_for_syncs:
             times.append(self._until_ms)
         return min(times, default=None)
 
@@ -438,12 +556,16 @@ class ClassicGroup:
             for each in self.members.values()
             if each.alive_until_ms <= now_ms and not _waits(each)
         ]
-        if self.state is GroupState.COMPLETING and now_ms >= self._until_ms:
+        if self._waits_for_syncs and now_ms >= self._until_ms:
             # The leader, or whoever else did not ask for its part, has given up.
             silent += [e for e in self.members.values() if not e.synced and e not in silent]
         if silent:
             return self._remove(silent, now_ms)
         return self._try_complete(now_ms)
+
+    @property
+    def _waits_for_syncs(self) -> bool:
+        return self.state is GroupState.COMPLETING and not self._assigned_number
 
     # -- for admins ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 * ``EMPTY``: no members; offsets may be there.
 * ``PREPARING``: a rebalance has begun; members are to join again.
-* ``COMPLETING``: all have joined; the leader is to say who gets what.
+* ``COMPLETING``: all have joined; the leader is to say who gets what, which is then stored.
 * ``STABLE``: everybody has their assignment.
 
 Pure.
@@ -30,7 +30,9 @@ class GroupEvent(StrEnum):
     MEMBER_LEFT = "a member left, or was silent for too long"
     ALL_JOINED = "all that are to join have"
     NOBODY_JOINED = "nobody is left to join"
-    ASSIGNED = "the leader has said who gets what"
+    ASSIGNED = "the leader has said who gets what, and it is stored"
+    NOT_STORED = "what the leader said could not be stored"
+    RESTORED = "the log has its members"
 
 
 class GroupTransition(NamedTuple):
@@ -42,6 +44,7 @@ class GroupTransition(NamedTuple):
 _S, _E = GroupState, GroupEvent
 TRANSITIONS: Final = (
     GroupTransition(_S.EMPTY, _E.MEMBER_CAME, _S.PREPARING),
+    GroupTransition(_S.EMPTY, _E.RESTORED, _S.STABLE),
     GroupTransition(_S.PREPARING, _E.MEMBER_CAME, _S.PREPARING),
     GroupTransition(_S.PREPARING, _E.MEMBER_LEFT, _S.PREPARING),
     GroupTransition(_S.PREPARING, _E.ALL_JOINED, _S.COMPLETING),
@@ -49,6 +52,7 @@ TRANSITIONS: Final = (
     GroupTransition(_S.COMPLETING, _E.MEMBER_CAME, _S.PREPARING),
     GroupTransition(_S.COMPLETING, _E.MEMBER_LEFT, _S.PREPARING),
     GroupTransition(_S.COMPLETING, _E.ASSIGNED, _S.STABLE),
+    GroupTransition(_S.COMPLETING, _E.NOT_STORED, _S.PREPARING),
     GroupTransition(_S.STABLE, _E.MEMBER_CAME, _S.PREPARING),
     GroupTransition(_S.STABLE, _E.MEMBER_LEFT, _S.PREPARING),
 )

@@ -1,5 +1,5 @@
-"""The log that keeps the committed offsets of some groups, and how transactions of some ids go; its
-owner is their coordinator.
+"""The log that keeps the committed offsets of some groups, their members, and how transactions of
+some ids go; its owner is their coordinator.
 
 Groups and transactional ids are spread over ``kafka.offset_logs`` topics of the namespace
 ``public/kafka-groups`` by a hash of their ids. A topic is open at one broker, which the cluster
@@ -9,6 +9,7 @@ Rules:
 
 * A commit is answered when its record is in the log. Memory is changed then, in the order of the
   log, so an offset that is told has been stored.
+* Changes are in the log in the order in which they were asked for.
 * The log is replayed when it is opened, from the place of its cursor on. After
   ``SNAPSHOT_RECORDS`` records, and more than are known, all that is known is written again, and
   when that is stored the cursor moves to its begin: what lies before it can be trimmed.
@@ -27,7 +28,13 @@ from typing import Final
 import structlog
 
 from magnetar.log.seam import AppendDone, Content, Cursor, Run, Stamp
-from magnetar.model.errors import LogError, MagnetarError, ProtocolError, ServiceNotReadyError
+from magnetar.model.errors import (
+    LogError,
+    MagnetarError,
+    MessageTooLargeError,
+    ProtocolError,
+    ServiceNotReadyError,
+)
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
@@ -111,14 +118,22 @@ class OffsetLog:
             await asyncio.sleep(0)
         log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.state))
 
-    async def change(self, changes: Sequence[Change], now_ms: int) -> None:
-        """Stored, and known, when it returns. Raises ``MessageTooLargeError``: nothing is stored.
-        Anything else that it raises: it may be stored or not; after ``LogError`` and its like the
-        owner must begin anew with ``replay``."""
+    async def change(
+        self, changes: Sequence[Change], now_ms: int, instead: Sequence[Change] = ()
+    ) -> None:
+        """Stored, and known, when it returns; ``instead`` in their place, if they are too large.
+        Raises ``MessageTooLargeError``: nothing is stored. Anything else that it raises: it may be
+        stored or not; after ``LogError`` and its like the owner must begin anew with ``replay``."""
         await self._write_again_if_due(now_ms)
         if not self.usable:
             raise ServiceNotReadyError(f"{self.topic.name} is closing here")
-        batches = encode_changes(changes, now_ms, self._record_bytes_max)
+        try:
+            batches = encode_changes(changes, now_ms, self._record_bytes_max)
+        except MessageTooLargeError as error:
+            if not instead:
+                raise
+            log.warning("stored in part", topic=str(self.topic.name), why=str(error))
+            changes, batches = instead, encode_changes(instead, now_ms, self._record_bytes_max)
         if not batches:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,10 +173,9 @@ class OffsetLog:
         return enough and self._snapshot is None
 
     async def _write_again_if_due(self, now_ms: int) -> None:
-        if not self._due:
-            return
         # What is under way would be stored before the snapshot, which does not have it: so the
-        # snapshot waits for it, and what comes meanwhile waits here, or there would be no end.
+        # snapshot waits for it, and what comes meanwhile waits here, or there would be no end. All
+        # pass here, or who comes when the snapshot is written would overtake those who wait.
         async with self._gate:
             if self._due:
                 await self._idle.wait()

@@ -123,7 +123,9 @@ class ShareGroups:
             self._check_present(shard, live)
             if not live.is_stored:
                 key = ShareGroupKey(live.group.group_id)
-                await self._coordinator.change(shard, [(key, ShareGroupRecord(live.group.epoch))])
+                former = self._coordinator.classic_gone(shard, live.group.group_id)
+                made = (key, ShareGroupRecord(live.group.epoch))
+                await self._coordinator.change(shard, [*former, made])
                 live.is_stored = True
 
     def _plan(self, shard: Shard, live: LiveShareGroup) -> None:

@@ -103,7 +103,7 @@ class GroupAdminHandlers:
                 return ErrorCode.NONE
             if group.members or (live is not None and live.group.members):
                 return ErrorCode.NON_EMPTY_GROUP
-            forgotten = shard.log.offsets.forgotten(group_id)
+            forgotten = self.coordinator.forgotten(shard, group_id)
             if live is not None:
                 await self.coordinator.forget(shard, live, forgotten)
                 return ErrorCode.NONE
