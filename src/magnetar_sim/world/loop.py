@@ -166,10 +166,11 @@ def call_from_outside(
 
 
 async def run_in(process: SimProcess, coro: Coroutine[Any, Any, T], name: str) -> T | None:
-    """Run ``coro`` as ``process`` and wait for its result; None when the process dies first."""
+    """Run ``coro`` as ``process`` and wait for its result; None when the process dies or ends
+    first."""
     task = process.spawn(coro, name)
     await until(lambda: task.done() or not process.alive, 0.02)
-    return task.result() if task.done() else None
+    return task.result() if task.done() and not task.cancelled() else None
 
 
 def current_process() -> SimProcess | None:
