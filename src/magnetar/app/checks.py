@@ -12,6 +12,7 @@ from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag
 from magnetar.topics.registry import Topics
 
@@ -66,6 +67,27 @@ def topics_check(topics: Topics) -> Check:
             + f" ({why[failing[0]]})",
             "see bookies and metadata here, and the log; producers try again by themselves",
         )
+
+    return check
+
+
+def partitions_check(host: PartitionHost) -> Check:
+    """Their disk has room, and those that were asked for could be opened."""
+
+    async def check() -> PartHealth:
+        problems, remedies = [], []
+        if host.room.why:
+            problems.append(host.room.why)
+            remedies.append("make room on that disk, or move partition.directory to a larger one")
+        if unusable := dict(host.unusable):
+            why = "; ".join(str(unusable[each]) for each in sorted(unusable)[:NAMED_MAX])
+            more = "; ..." if len(unusable) > NAMED_MAX else ""
+            problems.append(f"{len(unusable)} partitions cannot be opened: {why}{more}")
+            remedies.append(
+                "do what is said there and have a client ask for the topic again, or delete the "
+                "topic; where other brokers have replicas, one of them leads"
+            )
+        return PartHealth(not problems, "; ".join(problems), "; ".join(remedies))
 
     return check
 

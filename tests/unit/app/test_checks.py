@@ -7,9 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from magnetar.app.checks import (
     bookies_check,
     metadata_check,
+    partitions_check,
     tables_check,
     tables_lag,
     topics_check,
@@ -20,7 +23,7 @@ from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.seam import TableLag
-from magnetar.model.errors import LogError
+from magnetar.model.errors import LogDamagedError, LogError
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.bookie.metadata_service import (
@@ -29,6 +32,9 @@ from magnetar.wire.bookie.metadata_service import (
     BookieServiceInfo,
     encode_service_info,
 )
+from tests.unit.log.partition.kit import filled
+from tests.unit.log.partition.test_space import MIB, RULES, TellingDisk
+from tests.unit.log.partition.world import PartitionWorld
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
 
 
@@ -47,6 +53,35 @@ def test_topics_whose_logs_fail_are_named() -> None:
         assert await check() == WELL
 
     run(scenario)
+
+
+def test_partitions_tell_of_their_disk_and_of_what_cannot_be_opened() -> None:
+    async def scenario() -> None:
+        world, disk = PartitionWorld(), TellingDisk()
+        async with world.running():
+            assert world.host is not None
+            replica = await world.host.replica(("orders", 0))
+            await replica.run(lambda: filled(replica.source, 40))
+        for each in (world.path / "orders-0").glob("*.log"):
+            each.unlink()
+        async with world.running(closing=False, disk=disk, space=RULES):
+            host = world.host
+            check = partitions_check(host)
+            assert await check() == WELL
+            with pytest.raises(LogDamagedError):
+                await host.replica(("orders", 0))
+            disk.free = MIB
+            host.room.look()
+            found = await check()
+            for said in ("1 partitions", str(world.path / "orders-0"), "Restore it", "is full"):
+                assert said in found.problem
+            assert "make room" in found.remedy
+            disk.free = 1 << 40
+            host.room.look()
+            await host.doom(("orders", 0))  # its topic is deleted
+            assert await check() == WELL
+
+    asyncio.run(scenario())
 
 
 def test_bookies_are_well_when_a_ledger_can_be_made() -> None:

@@ -225,6 +225,7 @@ class PartitionLog:
         self._drained.clear()
         try:
             self.require_open()
+            self._hosted.room.check()
             leader = self._hosted.machine.leader
             if leader is not None and awaits_all:
                 leader.check_append()
