@@ -52,23 +52,57 @@ def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:
 
 
 def topics_check(topics: Topics) -> Check:
-    """The logs of the open topics take what is published."""
+    """The logs of the open topics take what is published, and give what is read."""
 
     async def check() -> PartHealth:
-        why = {str(each.name): each.storage_problem for each in topics.loaded()}
-        failing = sorted(name for name, problem in why.items() if problem)
-        if not failing:
-            return WELL
-        named = ", ".join(failing[:NAMED_MAX])
-        return PartHealth(
-            False,
-            f"{len(failing)} topics could not store messages a moment ago: {named}"
-            + (", ..." if len(failing) > NAMED_MAX else "")
-            + f" ({why[failing[0]]})",
-            "see bookies and metadata here, and the log; producers try again by themselves",
-        )
+        stored, read = _stored(topics), _read(topics)
+        if stored.ok or read.ok:
+            return read if stored.ok else stored
+        both = stored.problem, read.problem
+        return PartHealth(False, "; ".join(both), f"{stored.remedy}; {read.remedy}")
 
     return check
+
+
+def _read(topics: Topics) -> PartHealth:
+    """Whether any subscription has come to an entry that could not be read."""
+    unread = [
+        (str(topic.name), name, found)
+        for topic in topics.loaded()
+        for name, each in topic.subscriptions.items()
+        if (found := each.dispatcher.feed.unread) is not None
+    ]
+    if not unread:
+        return WELL
+    unread.sort()
+    listed = "; ".join(
+        f"{name} of {topic} at {found.place}: {found.why}"
+        for topic, name, found in unread[:NAMED_MAX]
+    )
+    topic, name, first = unread[0]
+    return PartHealth(
+        False,
+        f"{len(unread)} subscriptions wait for entries that cannot be read: {listed}"
+        + ("; ..." if len(unread) > NAMED_MAX else ""),
+        "bring back bookies that have them; if no sound copy is left, go on without the entry: "
+        f"magnetar topics seek {topic} --subscription {name} --to {first.behind}",
+    )
+
+
+def _stored(topics: Topics) -> PartHealth:
+    """Whether what was published a moment ago was stored."""
+    why = {str(each.name): each.storage_problem for each in topics.loaded()}
+    failing = sorted(name for name, problem in why.items() if problem)
+    if not failing:
+        return WELL
+    named = ", ".join(failing[:NAMED_MAX])
+    return PartHealth(
+        False,
+        f"{len(failing)} topics could not store messages a moment ago: {named}"
+        + (", ..." if len(failing) > NAMED_MAX else "")
+        + f" ({why[failing[0]]})",
+        "see bookies and metadata here, and the log; producers try again by themselves",
+    )
 
 
 def partitions_check(host: PartitionHost) -> Check:
