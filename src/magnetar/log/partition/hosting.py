@@ -407,10 +407,13 @@ class PartitionHost:
         """Of a topic that is made now."""
         return f"{self._draw() & MASK:016x}{self._draw() & MASK:016x}"
 
-    async def replica(self, partition: Partition, topic_id: str = "") -> HostedReplica:
+    async def replica(
+        self, partition: Partition, topic_id: str = "", *, counted_on: bool = True
+    ) -> HostedReplica:
         """This process's replica, opened (and made) if need be; it takes no part before it has
         learnt a state. ``topic_id``: of its state; files of another topic of that name go first, if
-        that one is over for certain. Raises ``LogError``: its files cannot be used;
+        that one is over for certain. ``counted_on``: see ``LogDirectory``. Raises
+        ``LogError``: its files cannot be used;
         ``MetadataError``: it is not known whose they are."""
         async with self._opening:
             found = self.replicas.get(partition)
@@ -428,7 +431,7 @@ class PartitionHost:
                     del self.replicas[partition]
                 await self.doomed.make_way(partition, topic_id)
                 source = await self._lanes[0].run(
-                    lambda: directory.open_log(partition, now_ms, topic_id)
+                    lambda: directory.open_log(partition, now_ms, topic_id, counted_on=counted_on)
                 )
             except MetadataError:  # whose the files are is not known now: nothing is wrong here
                 raise
@@ -471,6 +474,8 @@ class PartitionHost:
             self.unusable.pop(partition, None)
             found = self.replicas.pop(partition, None)
             if found is None:
+                if not self._closed:
+                    await self._forget_lost(partition)
                 return
             self._take_watermark(found)
             in_order = found.failure is None
@@ -488,6 +493,14 @@ class PartitionHost:
                 log.warning("a log is not closed in order", partition=found.name, error=str(error))
             self.directory.closed(partition, in_order=in_order)
             self.doomed.add(partition)
+
+    async def _forget_lost(self, partition: Partition) -> None:
+        """Its folder may be gone: then nothing is left of it, and the next topic of its name is
+        another one."""
+        try:
+            await self._lanes[0].run(lambda: self.directory.forget_lost(partition))
+        except OSError as error:
+            log.warning("partitions' checkpoints are not written", error=str(error))
 
     async def space(self) -> DiskSpace:
         """Of the file system that has the directory. Raises ``OSError``."""
