@@ -828,6 +828,37 @@ class PartitionConfig:
             "least": 1 << 20,
         },
     )
+    disk_warn_percent: int = field(
+        default=90,
+        metadata={"meaning": "use of the disk that is warned about", "least": 1, "most": 100},
+    )
+    disk_full_percent: int = field(
+        default=95,
+        metadata={
+            "meaning": "use of the disk from which on partitions take nothing",
+            "least": 1,
+            "most": 100,
+        },
+    )
+    disk_low_water_percent: int = field(
+        default=93,
+        metadata={
+            "meaning": "use of the disk under which they take entries again",
+            "least": 1,
+            "most": 100,
+        },
+    )
+    disk_free_bytes_least: int = field(
+        default=256 << 20,
+        metadata={
+            "meaning": "kept free on the disk, an eighth of it at most: partitions take nothing "
+            "when less is free",
+            "least": 0,
+        },
+    )
+    disk_check_interval_ms: int = field(
+        default=1000, metadata={"meaning": "time between looks at the disk's space", "least": 10}
+    )
     unclean_leader_election: bool = field(
         default=False,
         metadata={

@@ -75,7 +75,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.env.collecting",
     "magnetar.bookie.storage.compaction_plan",
     "magnetar.bookie.storage.location_runs",
-    "magnetar.bookie.disk_space",
+    "magnetar.env.disk_space",
     "magnetar.bookie.storage.log_usage",
     "magnetar.bookie.space.log_trouble",
     "magnetar.bookie.space.missing_ledgers",

@@ -12,6 +12,7 @@ from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
+from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag
 from magnetar.topics.registry import Topics
 
@@ -51,21 +52,76 @@ def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:
 
 
 def topics_check(topics: Topics) -> Check:
-    """The logs of the open topics take what is published."""
+    """The logs of the open topics take what is published, and give what is read."""
 
     async def check() -> PartHealth:
-        why = {str(each.name): each.storage_problem for each in topics.loaded()}
-        failing = sorted(name for name, problem in why.items() if problem)
-        if not failing:
-            return WELL
-        named = ", ".join(failing[:NAMED_MAX])
-        return PartHealth(
-            False,
-            f"{len(failing)} topics could not store messages a moment ago: {named}"
-            + (", ..." if len(failing) > NAMED_MAX else "")
-            + f" ({why[failing[0]]})",
-            "see bookies and metadata here, and the log; producers try again by themselves",
-        )
+        stored, read = _stored(topics), _read(topics)
+        if stored.ok or read.ok:
+            return read if stored.ok else stored
+        both = stored.problem, read.problem
+        return PartHealth(False, "; ".join(both), f"{stored.remedy}; {read.remedy}")
+
+    return check
+
+
+def _read(topics: Topics) -> PartHealth:
+    """Whether any subscription has come to an entry that could not be read."""
+    unread = [
+        (str(topic.name), name, found)
+        for topic in topics.loaded()
+        for name, each in topic.subscriptions.items()
+        if (found := each.dispatcher.feed.unread) is not None
+    ]
+    if not unread:
+        return WELL
+    unread.sort()
+    listed = "; ".join(
+        f"{name} of {topic} at {found.place}: {found.why}"
+        for topic, name, found in unread[:NAMED_MAX]
+    )
+    topic, name, first = unread[0]
+    return PartHealth(
+        False,
+        f"{len(unread)} subscriptions wait for entries that cannot be read: {listed}"
+        + ("; ..." if len(unread) > NAMED_MAX else ""),
+        "bring back bookies that have them; if no sound copy is left, go on without the entry: "
+        f"magnetar topics seek {topic} --subscription {name} --to {first.behind}",
+    )
+
+
+def _stored(topics: Topics) -> PartHealth:
+    """Whether what was published a moment ago was stored."""
+    why = {str(each.name): each.storage_problem for each in topics.loaded()}
+    failing = sorted(name for name, problem in why.items() if problem)
+    if not failing:
+        return WELL
+    named = ", ".join(failing[:NAMED_MAX])
+    return PartHealth(
+        False,
+        f"{len(failing)} topics could not store messages a moment ago: {named}"
+        + (", ..." if len(failing) > NAMED_MAX else "")
+        + f" ({why[failing[0]]})",
+        "see bookies and metadata here, and the log; producers try again by themselves",
+    )
+
+
+def partitions_check(host: PartitionHost) -> Check:
+    """Their disk has room, and those that were asked for could be opened."""
+
+    async def check() -> PartHealth:
+        problems, remedies = [], []
+        if host.room.why:
+            problems.append(host.room.why)
+            remedies.append("make room on that disk, or move partition.directory to a larger one")
+        if unusable := dict(host.unusable):
+            why = "; ".join(str(unusable[each]) for each in sorted(unusable)[:NAMED_MAX])
+            more = "; ..." if len(unusable) > NAMED_MAX else ""
+            problems.append(f"{len(unusable)} partitions cannot be opened: {why}{more}")
+            remedies.append(
+                "do what is said there and have a client ask for the topic again, or delete the "
+                "topic; where other brokers have replicas, one of them leads"
+            )
+        return PartHealth(not problems, "; ".join(problems), "; ".join(remedies))
 
     return check
 

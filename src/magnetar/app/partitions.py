@@ -13,6 +13,7 @@ from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import Cluster
 from magnetar.config import Config, PartitionConfig
+from magnetar.env.disk_space import SpaceRules
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.log.engines.partition_store import PartitionLogStore
@@ -50,6 +51,16 @@ def partition_policy(config: PartitionConfig, message_bytes_max: int) -> Partiti
     )
 
 
+def space_rules(config: PartitionConfig) -> SpaceRules:
+    """What is kept free of the disk."""
+    return SpaceRules(
+        config.disk_warn_percent / 100,
+        config.disk_full_percent / 100,
+        min(config.disk_low_water_percent, config.disk_full_percent) / 100,
+        config.disk_free_bytes_least,
+    )
+
+
 async def open_partitions(process: Process, cluster: Cluster) -> PartitionLeading | None:
     """This process's replicas; None if it is to keep none. Raises ``StartError``,
     ``OtherClusterError``, ``OSError``."""
@@ -73,6 +84,8 @@ async def open_partitions(process: Process, cluster: Cluster) -> PartitionLeadin
         cluster=cluster.instance_id,
         witness=StateWitness(metadata, cluster.manager.stored_instance_id),
         grace_ms=config.partition.deletion_grace_ms,
+        space=space_rules(config.partition),
+        look_s=config.partition.disk_check_interval_ms / 1000,
     )
     end_within(stack, PARTITIONS_END_S, "partitions", host.close)
     return PartitionLeading(

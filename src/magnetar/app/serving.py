@@ -20,6 +20,7 @@ from magnetar.app.checks import (
     bookies_check,
     descriptors_check,
     metadata_check,
+    partitions_check,
     tables_check,
     topics_check,
 )
@@ -43,6 +44,7 @@ from magnetar.ledger.values import LedgerValues
 from magnetar.log.engines.store import LogStores
 from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.log.managed.store import ManagedLogStore
+from magnetar.log.partition.leading import PartitionLeading
 from magnetar.model.errors import SessionExpiredError
 from magnetar.model.ledger import Quorums
 from magnetar.protocols.entry_formats import EitherEntryFormat
@@ -153,7 +155,7 @@ async def start_broker(
     broker.secure(tls, own, membership.http_url_tls)
     end_within(stack, LOGS_END_S, "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
-    _add_checks(process, broker, ledgers, metadata)
+    _add_checks(process, broker, ledgers, metadata, leading)
     if broker.kafka is not None:
         copies = CopyDefaults(quorums_of_config(config.ledger), config.partition.replication_factor)
         broker.kafka.services.defaults = copies
@@ -172,7 +174,11 @@ async def start_broker(
 
 
 def _add_checks(
-    process: Process, broker: Broker, ledgers: LedgerAccess, metadata: MetadataStore
+    process: Process,
+    broker: Broker,
+    ledgers: LedgerAccess,
+    metadata: MetadataStore,
+    leading: PartitionLeading | None,
 ) -> None:
     config = process.config
     process.health.add("metadata", metadata_check(metadata))
@@ -183,6 +189,8 @@ def _add_checks(
             broker.topics, config.ledger.table_lag_ms_max, lambda: time.time_ns() // 10**6
         ),
     )
+    if leading is not None:
+        process.health.add("partitions", partitions_check(leading.host))
     if broker.partition_compaction is not None:
         process.health.add("compaction", broker.partition_compaction.check())
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from magnetar.bookie.disk_space import Space
 from magnetar.config import BookieConfig, JournalConfig
+from magnetar.env.disk_space import Space
 
 FLUSHED_PART = 32
 LOG_PART = 8

@@ -188,6 +188,11 @@ class LedgerRecoveryError(LedgerError):
     back. Nothing is truncated; try again when they answer."""
 
 
+class EntryDamagedError(LedgerError):
+    """All that should have an entry were asked, and none has a sound copy; says which entry. It
+    stays so until a copy is restored."""
+
+
 class DigestError(LedgerError):
     """An entry's digest does not match: the replica is corrupt."""
 

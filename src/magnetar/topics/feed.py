@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
+from magnetar.cluster.topic_name import topic_of_log
 from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
@@ -31,6 +32,16 @@ BYTES_MAX: Final = 1 << 20
 EVERYTHING: Final[Key] = (1 << 63, 0)
 RETRY_DELAY_S: Final = 1.0
 """Pause after a read that failed (a bookie that is away), before the next try."""
+TOLD_AGAIN_S: Final = 60.0
+"""How often it is logged that an entry still cannot be read."""
+
+
+class Unread(NamedTuple):
+    """The read of what is at ``place`` failed. ``behind``: where one can go on without it."""
+
+    place: Position
+    behind: Position
+    why: str
 
 
 class EntryFeed:
@@ -50,6 +61,11 @@ class EntryFeed:
         self._generation = 0
         self._messages_per_entry = 1.0
         self.closed = False
+        self.unread: Unread | None = None
+        """Of the last read, if it failed; it is tried again."""
+        self._unread_told_s = 0.0
+        self._place = cursor.mark_delete
+        """Where the read that is under way begins."""
         self.redelivery: Replays = Redelivery()
         self.position = self._positions.next_position(cursor.mark_delete)
 
@@ -77,6 +93,7 @@ class EntryFeed:
     def rewind(self) -> None:
         """Start again after the mark-delete position; forgets replays and what was read ahead."""
         self._generation += 1
+        self.unread = None
         self._ahead.clear()
         self._replayed.clear()
         self.redelivery.clear()
@@ -161,6 +178,7 @@ class EntryFeed:
             self.position = self._positions.next_position(Position(last.ledger_id, last.entry_id))
 
     async def _read_new(self, generation: int, count: int) -> None:
+        self._place = self.position
         entries = await self._log.read(self.position, count, BYTES_MAX)
         if generation != self._generation:
             return
@@ -205,6 +223,7 @@ class EntryFeed:
                 if byte_count >= BYTES_MAX:
                     return  # the others wait again
                 start = Position(run.ledger_id, run.entry_id)
+                self._place = start
                 found = await self._log.read(start, run.length, BYTES_MAX)
                 if generation != self._generation:
                     return
@@ -232,24 +251,40 @@ class EntryFeed:
 
     def _read(self, reading: Coroutine[None, None, None]) -> None:
         name = f"read {self._log.name} {self._cursor.name}"
-        self._reading = self._scope.spawn(self._guard(reading), name)
+        self._reading = self._scope.spawn(self._guard(reading, self._generation), name)
 
-    async def _guard(self, reading: Coroutine[None, None, None]) -> None:
+    async def _guard(self, reading: Coroutine[None, None, None], generation: int) -> None:
         try:
             await reading
+            self.unread = None
         except LogClosedError:
             self.closed = True
         except MagnetarError as error:
-            log.warning(
-                "read failed; trying again",
-                log=self._log.name,
-                subscription=self._cursor.name,
-                error=str(error),
-            )
+            if generation == self._generation:
+                self._failed(error)
             await asyncio.sleep(RETRY_DELAY_S)
         finally:
             self._reading = None
         self._ready()
+
+    def _failed(self, error: MagnetarError) -> None:
+        """Tells of it: once, and now and then for as long as it lasts."""
+        before, now_s = self.unread, asyncio.get_running_loop().time()
+        place = self._place
+        self.unread = Unread(place, self._positions.next_position(place), str(error))
+        known = before is not None and before.place == place
+        if known and now_s - self._unread_told_s < TOLD_AGAIN_S:
+            return
+        self._unread_told_s = now_s
+        log.warning(
+            "read failed; trying again",
+            topic=str(topic_of_log(self._log.name)),
+            subscription=self._cursor.name,
+            entry=str(place),
+            error=str(error),
+            remedy="if no sound copy of it comes back, go on without it: magnetar topics seek "
+            f"... --subscription {self._cursor.name} --to {self.unread.behind}",
+        )
 
 
 def _place(entry: Entry) -> Key:

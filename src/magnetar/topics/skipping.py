@@ -13,7 +13,7 @@ from typing import Final
 from magnetar.log.acknowledgements import ack_set_bits, ack_set_words
 from magnetar.log.seam import Cursor
 from magnetar.model.entry import Entry
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import EntryDamagedError, ProtocolError
 from magnetar.topics.entry_format import describe
 from magnetar.topics.reading_on import entries_until, place_of
 from magnetar.topics.subscribable import SubscribableTopic
@@ -37,8 +37,19 @@ async def _skip(topic: SubscribableTopic, subscription: Subscription, count: int
     positions, cursor, left = topic.readable.positions, subscription.cursor, count
     at = positions.next_position(cursor.mark_delete)
     pieces = entries_until(topic.readable, at, positions.readable, STEP_ENTRIES, STEP_BYTES)
-    async for entries in pieces:
+    while True:
+        try:
+            entries = await anext(pieces, None)
+        except EntryDamagedError as error:
+            behind = positions.next_position(at)
+            raise EntryDamagedError(
+                f"{error}; to go on without it: magnetar topics seek {topic.name} --subscription "
+                f"{cursor.name} --to {behind}"
+            ) from error
+        if entries is None:
+            return
         last = place_of(entries[-1])
+        at = positions.next_position(last)
         for entry in cursor.unacknowledged(entries):
             bits = _unacknowledged(topic, cursor, entry)
             if bits.bit_count() > left:

@@ -7,9 +7,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+import structlog
+
 from magnetar.app.checks import (
     bookies_check,
     metadata_check,
+    partitions_check,
     tables_check,
     tables_lag,
     topics_check,
@@ -20,7 +24,7 @@ from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.seam import TableLag
-from magnetar.model.errors import LogError
+from magnetar.model.errors import EntryDamagedError, LogDamagedError, LogError
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.bookie.metadata_service import (
@@ -29,7 +33,11 @@ from magnetar.wire.bookie.metadata_service import (
     BookieServiceInfo,
     encode_service_info,
 )
+from tests.unit.log.partition.kit import filled
+from tests.unit.log.partition.test_space import MIB, RULES, TellingDisk
+from tests.unit.log.partition.world import PartitionWorld
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
+from tests.unit.protocols.pulsar.test_consuming import consumers, producer
 
 
 def test_topics_whose_logs_fail_are_named() -> None:
@@ -47,6 +55,67 @@ def test_topics_whose_logs_fail_are_named() -> None:
         assert await check() == WELL
 
     run(scenario)
+
+
+def test_subscriptions_that_wait_for_a_lost_entry_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.topics.feed.RETRY_DELAY_S", 0.02)
+
+    async def scenario(world: World) -> None:
+        check = topics_check(world.broker.topics)
+        await producer(world, 4)
+        [peer] = await consumers(world, 1)
+        world.log().cached = False
+        world.log().failing = EntryDamagedError("no replica has a sound copy of entry 1:0")
+        with structlog.testing.capture_logs() as logs:
+            peer.flow(10)
+            assert await peer.entries() == []
+            await asyncio.sleep(0.2)  # it is tried again, and not said again
+        told = [each for each in logs if each["event"].startswith("read failed")]
+        assert [(each["topic"], each["subscription"]) for each in told] == [(TOPIC, "s")]
+        found = await check()
+        (topic,) = world.broker.topics.loaded()
+        unread = topic.subscriptions["s"].dispatcher.feed.unread
+        assert unread is not None
+        for said in ("1 subscriptions", TOPIC, f"at {unread.place}", "no replica has a sound"):
+            assert said in found.problem
+        assert f"seek {TOPIC} --subscription s --to {unread.behind}" in found.remedy
+        world.log().failing = None
+        await asyncio.sleep(0.1)
+        assert await peer.entries() == [0, 1, 2, 3]
+        assert await check() == WELL
+
+    run(scenario)
+
+
+def test_partitions_tell_of_their_disk_and_of_what_cannot_be_opened() -> None:
+    async def scenario() -> None:
+        world, disk = PartitionWorld(), TellingDisk()
+        async with world.running():
+            assert world.host is not None
+            replica = await world.host.replica(("orders", 0))
+            await replica.run(lambda: filled(replica.source, 40))
+        for each in (world.path / "orders-0").glob("*.log"):
+            each.unlink()
+        async with world.running(closing=False, disk=disk, space=RULES):
+            host = world.host
+            check = partitions_check(host)
+            assert await check() == WELL
+            with pytest.raises(LogDamagedError):
+                await host.replica(("orders", 0))
+            disk.free = MIB
+            host.room.look()
+            found = await check()
+            for said in ("1 partitions", str(world.path / "orders-0"), "Restore it", "is full"):
+                assert said in found.problem
+            assert "make room" in found.remedy
+            disk.free = 1 << 40
+            host.room.look()
+            await host.doom(("orders", 0))  # its topic is deleted
+            assert await check() == WELL
+
+    asyncio.run(scenario())
 
 
 def test_bookies_are_well_when_a_ledger_can_be_made() -> None:

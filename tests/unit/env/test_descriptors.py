@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from magnetar.bookie.disk_space import is_no_descriptor
 from magnetar.env.descriptors import plan_descriptors
+from magnetar.env.disk_space import is_no_descriptor
 from magnetar.model.errors import BookieIOError
 
 

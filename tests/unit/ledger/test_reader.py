@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.ledger.reading.reader import LedgerReader
-from magnetar.model.errors import BookieIOError, LedgerError, NoEntryError
+from magnetar.model.errors import BookieIOError, EntryDamagedError, LedgerError, NoEntryError
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, Outcomes, payloads
 
@@ -154,7 +154,11 @@ def test_when_no_replica_is_sound_the_error_says_what_each_said() -> None:
         assert f"{one.bookie_id}: DigestError" in text
         assert f"{two.bookie_id}: BookieUnavailableError" in text
         assert f"{three.bookie_id}: NoEntryError" in text
-        assert not isinstance(told.value, NoEntryError)
+        assert type(told.value) is LedgerError  # the one that is away may have it
+        two.down = False
+        two.corrupt.add(1)
+        with pytest.raises(EntryDamagedError, match=r"no replica has a sound copy of entry \d+:1 "):
+            await reader.read(1, 1, 1000)
         found = await reader.read(0, 3, 1000)  # what comes before the bad one is given
         assert [entry.entry_id for entry in found] == [0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.log.acknowledgements import ack_set_words
+from magnetar.model.errors import EntryDamagedError
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics import skipping
 from magnetar.topics.opening import open_durable
@@ -89,5 +90,18 @@ def test_one_that_is_behind_all_has_nothing_to_skip() -> None:
         other = await open_durable(world.topic(), "t", LATEST, {})
         await skip_messages(world.topic(), other, 3)
         assert other.cursor.backlog_entries() == 0
+
+    run(scenario)
+
+
+def test_a_lost_entry_says_how_to_go_on_behind_it() -> None:
+    async def scenario(world: World) -> None:
+        _, subscription = await subscribed(world, 1, 1, 1)
+        first, second, *_ = places(world, 3)
+        world.log().cached = False
+        world.log().failing = EntryDamagedError("no replica has a sound copy")
+        with pytest.raises(EntryDamagedError, match=f"--subscription s --to {second}"):
+            await skip_messages(world.topic(), subscription, 1)
+        assert subscription.cursor.mark_delete < first
 
     run(scenario)

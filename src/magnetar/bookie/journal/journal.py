@@ -36,7 +36,6 @@ from typing import TypeAlias
 
 import structlog
 
-from magnetar.bookie.disk_space import is_no_descriptor, is_no_space
 from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
 from magnetar.bookie.journal.journal_files import JournalDirectory, JournalFile
 from magnetar.bookie.journal.journal_format import (
@@ -52,6 +51,7 @@ from magnetar.bookie.journal.journal_format import (
 )
 from magnetar.config import JournalConfig
 from magnetar.env.disk import Buffer, Disk
+from magnetar.env.disk_space import is_no_descriptor, is_no_space
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieError, BookieIOError, MagnetarError, ReadOnlyBookieError
 

@@ -41,7 +41,6 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from magnetar.bookie.disk_space import is_no_space
 from magnetar.bookie.space.log_counts import LogCounts
 from magnetar.bookie.space.log_trouble import (
     DamagedLogError,
@@ -68,6 +67,7 @@ from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.bookie.storage.reclaim import ClosedLog, Reclaimer, inspect_log
 from magnetar.env.disk import Disk, DiskFile, Lane
+from magnetar.env.disk_space import is_no_space
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)

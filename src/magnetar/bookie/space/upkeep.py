@@ -2,7 +2,7 @@
 
 Owns the answer to "may entries be taken?" (``refusal``), which every add asks:
 
-* by space (``disk_space.py``): read-only, or exhausted, while a disk is nearly full;
+* by space (``env.disk_space``): read-only, or exhausted, while a disk is nearly full;
 * by health: a journal that cannot write, or a ledger directory whose flushes fail again and again
   for another reason than a full disk, is marked failed. Ledgers are placed by their id, so the
   whole bookie turns read-only; what the failed directory still gives is served, and its flushes
@@ -22,25 +22,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import Final
 
 import structlog
 
-from magnetar.bookie.disk_space import (
-    Level,
-    SpaceRules,
-    is_no_descriptor,
-    is_no_space,
-    judge,
-    needed_bytes,
-)
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.space.compactor import Compactor, Pace
 from magnetar.bookie.space.reserve import CHUNK_BYTES, Reserve
 from magnetar.bookie.storage.compaction_plan import Schedule
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk, DiskSpace, Lane
+from magnetar.env.disk import Disk, Lane
+from magnetar.env.disk_space import Level, SpaceRules, is_no_descriptor, is_no_space
+from magnetar.env.disk_watch import Taker, look_at
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError
@@ -51,6 +45,11 @@ FLUSH_FAILURES_MAX = 3
 DESCRIPTOR_FAILURES_MAX = 30
 """Half a minute and more: connections that take all descriptors go again."""
 RESERVE_PAUSE_S = 0.01
+BOOKIE: Final = Taker(
+    "the bookie",
+    "delete topics or ledgers, or add space",
+    "it is too small: use a larger one, or lower bookie.write_cache_bytes",
+)
 
 
 class Upkeep:
@@ -162,31 +161,12 @@ class Upkeep:
         config = self._config
         paths = [*config.ledger_directories, *config.journal.directories]
         try:
-            spaces = [self._disk.space(path) for path in paths]
+            found = look_at(self._disk, paths, self._rules, self.level, BOOKIE)
         except OSError as error:
             log.error("cannot tell the disks' space", error=str(error))
             return
-        self._free_bytes = min(space.free_bytes for space in spaces)
-        before = self.level
-        judged = [judge(self._rules, [space], before) for space in spaces]
-        level = self.level = max(judged)
-        worst = min(
-            (space.free_bytes, index)
-            for index, space in enumerate(spaces)
-            if judged[index] is level
-        )[1]
-        self._fullest = _in_words(level, paths[worst], spaces[worst], self._rules)
+        self.level, self._fullest, self._free_bytes = found
         self._metrics.bookie_read_only.set(self.read_only)
-        if level is not before:
-            tell = log.info if level is Level.WRITABLE else log.warning
-            tell(
-                "disk space",
-                level=level.name,
-                path=str(paths[worst]),
-                free_bytes=spaces[worst].free_bytes,
-                needed_bytes=needed_bytes(self._rules, spaces[worst].total_bytes),
-                was=before.name,
-            )
         for journal in self._journals:
             journal.try_space()
         self._changed()
@@ -291,16 +271,3 @@ class Upkeep:
     def _room_bytes(self, storage: LedgerStorage) -> int:
         """For a compacted log: not all that is free, flushes go on meanwhile."""
         return self._disk.space(storage.path).free_bytes * 3 // 4
-
-
-def _in_words(level: Level, path: Path, space: DiskSpace, rules: SpaceRules) -> str:
-    """Why entries are refused at that level, and what to do."""
-    needed = needed_bytes(rules, space.total_bytes)
-    left = "is full" if level is Level.EXHAUSTED else "is nearly full"
-    advice = "delete topics or ledgers, or add space"
-    if needed > space.total_bytes:
-        advice = "it is too small: use a larger one, or lower bookie.write_cache_bytes"
-    return (
-        f"the disk of {path} {left}: {space.free_bytes} of {space.total_bytes} bytes are free and "
-        f"{needed} are needed; {advice}; the bookie takes entries again by itself"
-    )

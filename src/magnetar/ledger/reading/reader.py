@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar.config import LedgerConfig
 from magnetar.env.tasks import TaskScope, awaited
@@ -28,7 +28,14 @@ from magnetar.ledger.reading.hedged_read import first_answer
 from magnetar.ledger.reading.read_order import IsNear, ReadPolicy
 from magnetar.ledger.replies import Refusal, listing, reply
 from magnetar.model.entry import Entry
-from magnetar.model.errors import DigestError, LedgerError, NoEntryError, NoLedgerError
+from magnetar.model.errors import (
+    BookieIOError,
+    DigestError,
+    EntryDamagedError,
+    LedgerError,
+    NoEntryError,
+    NoLedgerError,
+)
 from magnetar.model.ids import BookieId, EntryId, LedgerId
 from magnetar.model.ledger import Fragment, LedgerMetadata
 from magnetar.wire.bookie.digest import EntryDigest
@@ -41,6 +48,11 @@ after it comes from the disk."""
 RUN_BYTES = 1 << 20
 """Of one request. What it costs beside its bytes, in both processes, is as much as that of half of
 them; more at once would only lie in memory for longer."""
+
+
+LOST: Final = (BookieIOError, DigestError, NoEntryError, NoLedgerError)
+"""What a bookie says that does not have the entry, or not sound. (Of a disk that gives nothing, the
+entry may come back with it.)"""
 
 
 class _Sound(NamedTuple):
@@ -102,8 +114,9 @@ class LedgerReader:
         ``max_entries``, about ``max_bytes`` of whole entries; none past the last confirmed.
         What comes before an unreadable entry is given; asking for that one tells.
 
-        Raises ``NoEntryError`` when every replica says it has no such entry, ``LedgerError`` when
-        no replica gave a sound copy; both name the bookies and what each said.
+        Raises ``NoEntryError`` when every replica says it has no such entry, ``EntryDamagedError``
+        when none has it sound, ``LedgerError`` when none of those that answered gave it; all
+        name the bookies and what each said.
         """
         if first_entry_id < 0:
             raise ValueError(f"ledger {self.ledger_id}: entry {first_entry_id}; ids begin at 0")
@@ -286,6 +299,10 @@ class LedgerReader:
             )
         if all(isinstance(r.error, NoEntryError | NoLedgerError) for r in refusals):
             return NoEntryError(f"no replica has entry {self.ledger_id}:{entry_id} ({told})")
+        if all(isinstance(r.error, LOST) for r in refusals):
+            return EntryDamagedError(
+                f"no replica has a sound copy of entry {self.ledger_id}:{entry_id} ({told})"
+            )
         return LedgerError(
             f"no replica gave entry {self.ledger_id}:{entry_id} ({told}); bring one of them back"
         )

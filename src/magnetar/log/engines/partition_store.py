@@ -38,7 +38,6 @@ from magnetar.model.errors import (
     LogFencedError,
     MagnetarError,
     NoNodeError,
-    NoSpaceError,
     NoSuchLogError,
     NotAllowedError,
     OtherEngineError,
@@ -48,8 +47,6 @@ log = structlog.get_logger(__name__)
 
 OPEN_ATTEMPTS: Final = 5
 TICKS_PER_TURN: Final = 100
-FREE_BYTES_LEAST: Final = 16 << 20
-"""Below that nothing is appended: indexes, snapshots and checkpoints have to be written, too."""
 
 Guard = Callable[[], Awaitable[None]]
 
@@ -211,19 +208,9 @@ class PartitionLogStore:
         """See the seam."""
         if name not in self._open:
             return
-        host = self._leading.host
-        path = host.directory.path
-        try:
-            free = await host.free_bytes()
-        except OSError as error:
-            # Not known is not full: the append itself tells what the disk does.
-            log.warning("the space of a disk cannot be told", path=str(path), error=str(error))
-            return
-        if free < FREE_BYTES_LEAST:
-            raise NoSpaceError(
-                f"{path} has {free} bytes left; {FREE_BYTES_LEAST} are kept free for what every "
-                "partition has to write"
-            )
+        room = self._leading.host.room
+        room.look()
+        room.check()
 
     async def close(self) -> None:
         """Close every log. Raises the first that could not be closed cleanly, after all."""

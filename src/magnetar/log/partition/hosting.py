@@ -29,6 +29,7 @@ import structlog
 from pyroaring import BitMap
 
 from magnetar.env.disk import Disk, DiskSpace, Lane
+from magnetar.env.disk_space import SpaceRules
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.doomed_files import GRACE_MS, DoomedPartitions
@@ -41,6 +42,7 @@ from magnetar.log.partition.replication.partition_state import Member
 from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.log.partition.replication.state_witness import Witness
+from magnetar.log.partition.room import DiskRoom
 from magnetar.model.errors import (
     LogClosedError,
     LogDamagedError,
@@ -54,6 +56,7 @@ log = structlog.get_logger(__name__)
 
 LANES: Final = 4
 CHECKPOINT_S: Final = 5.0
+LOOK_S: Final = 1.0
 MASK: Final = (1 << 64) - 1
 LAG_MS_MAX: Final = 30_000
 """[replica.lag.time.max.ms]"""
@@ -91,8 +94,10 @@ class HostedReplica:
         lane: Lane,
         now_ms: Callable[[], int],
         store_start: Callable[[], Awaitable[None]],
+        room: DiskRoom,
     ) -> None:
         self.partition = partition
+        self.room = room
         self.source = source
         self.machine = machine
         self.lane = lane
@@ -186,6 +191,7 @@ class HostedReplica:
         self._quiet.clear()
         data = [each for batches, _, _ in current for each in batches]
         now_ms, source, lane = self._now_ms(), self.source, self.lane
+        self.room.took(sum(map(len, data)))
 
         def job() -> None:
             try:
@@ -326,8 +332,10 @@ class PartitionHost:
         draw: Callable[[], int],
         witness: Witness | None,
         grace_ms: int,
+        room: DiskRoom,
     ) -> None:
         """Use ``open``."""
+        self.room = room
         self._draw = draw
         self._lag_ms_max = lag_ms_max
         self.directory = directory
@@ -341,7 +349,8 @@ class PartitionHost:
         self._opening = asyncio.Lock()
         self.doomed = DoomedPartitions(directory, lanes[0], self._opening, witness, grace_ms)
         self._closed = False
-        self._told_unusable: set[Partition] = set()
+        self.unusable: dict[Partition, LogError] = {}
+        """Those that could not be opened when they were asked for last, and why."""
 
     @classmethod
     async def open(
@@ -358,11 +367,14 @@ class PartitionHost:
         cluster: str = "",
         witness: Witness | None = None,
         grace_ms: int = GRACE_MS,
+        space: SpaceRules | None = None,
+        look_s: float = LOOK_S,
     ) -> PartitionHost:
         """``draw`` gives random numbers, 63 bits; ``broker``, ``cluster``: see
         ``LogDirectory.open``. Followers that were not at the log's end for ``lag_ms_max`` are out
         of sync. ``witness``: of the metadata store; files that no state claims go ``grace_ms``
-        later. Raises ``OtherClusterError``, ``OSError``."""
+        later. ``space``: what is kept free, looked at every ``look_s``; None: nothing. Raises
+        ``OtherClusterError``, ``OSError``."""
         lanes = [disk.lane(f"partitions-{number}") for number in range(LANES)]
         try:
             directory = await lanes[0].run(
@@ -374,10 +386,14 @@ class PartitionHost:
             raise
         if policy.warning is not None:
             log.warning("unsafe sync policy", what=policy.warning)
-        more = lag_ms_max, draw, witness, grace_ms
+        room = DiskRoom(disk, path, space)
+        room.look()
+        more = lag_ms_max, draw, witness, grace_ms, room
         host = cls(disk, directory, scope, now_ms, draw(), lanes, *more)
         scope.spawn(host._keep(), "checkpoints")
         scope.spawn(host.doomed.run(), "doomed partitions")
+        if space is not None:
+            scope.spawn(room.watch(look_s), "disk space")
         if policy.sync is SyncPolicy.INTERVAL:
             scope.spawn(host._sync_by_time(policy.sync_interval_ms / 1000), "syncs")
         return host
@@ -391,10 +407,13 @@ class PartitionHost:
         """Of a topic that is made now."""
         return f"{self._draw() & MASK:016x}{self._draw() & MASK:016x}"
 
-    async def replica(self, partition: Partition, topic_id: str = "") -> HostedReplica:
+    async def replica(
+        self, partition: Partition, topic_id: str = "", *, counted_on: bool = True
+    ) -> HostedReplica:
         """This process's replica, opened (and made) if need be; it takes no part before it has
         learnt a state. ``topic_id``: of its state; files of another topic of that name go first, if
-        that one is over for certain. Raises ``LogError``: its files cannot be used;
+        that one is over for certain. ``counted_on``: see ``LogDirectory``. Raises
+        ``LogError``: its files cannot be used;
         ``MetadataError``: it is not known whose they are."""
         async with self._opening:
             found = self.replicas.get(partition)
@@ -412,13 +431,13 @@ class PartitionHost:
                     del self.replicas[partition]
                 await self.doomed.make_way(partition, topic_id)
                 source = await self._lanes[0].run(
-                    lambda: directory.open_log(partition, now_ms, topic_id)
+                    lambda: directory.open_log(partition, now_ms, topic_id, counted_on=counted_on)
                 )
             except MetadataError:  # whose the files are is not known now: nothing is wrong here
                 raise
             except (OSError, MagnetarError) as error:
                 raise self._unusable(partition, error) from error
-            self._told_unusable.discard(partition)
+            self.unusable.pop(partition, None)
             for cut in directory.recovered[partition].cuts:
                 log.warning("end of a partition's log is cut", what=str(cut))
             made = self._hosted(partition, source)
@@ -429,11 +448,12 @@ class PartitionHost:
     def _unusable(self, partition: Partition, error: Exception) -> LogError:
         """Said once, however often clients ask for it."""
         name = f"{partition[0]}-{partition[1]}"
-        if partition not in self._told_unusable:
-            self._told_unusable.add(partition)
+        if partition not in self.unusable:
             log.error("a partition cannot be opened", partition=name, error=str(error))
         kind = LogDamagedError if isinstance(error, LogDamagedError) else LogError
-        return kind(f"partition {name} in {self.directory.path}: {error}")
+        said = kind(f"partition {name} in {self.directory.path}: {error}")
+        self.unusable[partition] = said
+        return said
 
     def _hosted(self, partition: Partition, source: LocalLog) -> HostedReplica:
         known = self.directory.high_watermarks.get(partition, source.log_start)
@@ -444,14 +464,18 @@ class PartitionHost:
             lag_ms_max=self._lag_ms_max,
         )
         lane = self.lane_of(partition)
-        return HostedReplica(partition, source, machine, lane, self.now_ms, self._store_points)
+        store_start, room = self._store_points, self.room
+        return HostedReplica(partition, source, machine, lane, self.now_ms, store_start, room)
 
     async def doom(self, partition: Partition) -> None:
         """Its state is gone: it is closed, and its files wait for what becomes of them. Raises
         nothing: what cannot be closed in order is recovered when it is opened again."""
         async with self._opening:
+            self.unusable.pop(partition, None)
             found = self.replicas.pop(partition, None)
             if found is None:
+                if not self._closed:
+                    await self._forget_lost(partition)
                 return
             self._take_watermark(found)
             in_order = found.failure is None
@@ -470,13 +494,17 @@ class PartitionHost:
             self.directory.closed(partition, in_order=in_order)
             self.doomed.add(partition)
 
+    async def _forget_lost(self, partition: Partition) -> None:
+        """Its folder may be gone: then nothing is left of it, and the next topic of its name is
+        another one."""
+        try:
+            await self._lanes[0].run(lambda: self.directory.forget_lost(partition))
+        except OSError as error:
+            log.warning("partitions' checkpoints are not written", error=str(error))
+
     async def space(self) -> DiskSpace:
         """Of the file system that has the directory. Raises ``OSError``."""
         return await self._lanes[1].run(lambda: self.disk.space(self.directory.path))
-
-    async def free_bytes(self) -> int:
-        """As ``space``."""
-        return (await self.space()).free_bytes
 
     # -- what passes with time ----------------------------------------------------------------
 

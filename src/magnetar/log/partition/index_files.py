@@ -21,13 +21,20 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
-BEYOND: Final = "it points at byte"
 RELATIVE_MAX: Final = (1 << 31) - 1
 """Offsets of a segment lie within this of its base offset; its bytes too."""
+
+
+class Doubt(NamedTuple):
+    """Why an index is not believed, in words. ``beyond``: it points past the end of its ``.log``,
+    which has been longer then."""
+
+    why: str
+    beyond: bool = False
 
 
 class OffsetIndex:
@@ -56,11 +63,11 @@ class OffsetIndex:
         """Entries of ``offset`` and after it go."""
         del self._entries[bisect_left(self._entries, (offset - self._base, -1)) :]
 
-    def suspicious(self, log_bytes: int) -> str | None:
-        """Why this cannot be the index of a ``.log`` of that size, in words."""
+    def suspicious(self, log_bytes: int) -> Doubt | None:
+        """Why this cannot be the index of a ``.log`` of that size."""
         wrong = _wrong(self._entries, self._torn)
         if wrong is None and self._entries and self._entries[-1][1] >= log_bytes:
-            return f"{BEYOND} {self._entries[-1][1]} of {log_bytes}"
+            return Doubt(f"it points at byte {self._entries[-1][1]} of {log_bytes}", beyond=True)
         return wrong
 
 
@@ -101,7 +108,7 @@ class TimeIndex:
         while self._entries and self._entries[-1][1] >= offset - self._base:
             self._entries.pop()
 
-    def suspicious(self) -> str | None:
+    def suspicious(self) -> Doubt | None:
         return _wrong(self._entries, self._torn)
 
 
@@ -111,13 +118,13 @@ def _read(entry: struct.Struct, data: bytes) -> tuple[list[tuple[int, int]], boo
     return list(entry.iter_unpack(data[:whole])), whole != len(data)
 
 
-def _wrong(entries: Sequence[tuple[int, int]], torn: bool) -> str | None:
-    """Why these cannot be the entries of an index, in words."""
+def _wrong(entries: Sequence[tuple[int, int]], torn: bool) -> Doubt | None:
+    """Why these cannot be the entries of an index."""
     if torn:
-        return "its size is no multiple of an entry's"
+        return Doubt("its size is no multiple of an entry's")
     before = (-1, -1)
     for entry in entries:
         if entry[0] <= before[0] or entry[1] <= before[1]:
-            return f"entry {entry} comes after {before}"
+            return Doubt(f"entry {entry} comes after {before}")
         before = entry
     return None

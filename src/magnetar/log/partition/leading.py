@@ -101,9 +101,10 @@ class PartitionLeading:
     ) -> HostedReplica:
         """This process leads, in a new epoch. ``known``: it was led before, so that there must be a
         state. Raises ``NotLeaderError``, ``LogError``, ``MetadataError``."""
-        topic_id = await self._make_state(partition, policy, known)
+        found = await self._make_state(partition, policy, known)
         await self._give_up_failed(partition)
-        hosted = await self.host.replica(partition, topic_id)
+        counted_on = found.counts_on(self.host.me)
+        hosted = await self.host.replica(partition, found.topic_id, counted_on=counted_on)
         live = await self.company.live()
         stored = await self.states.change(*partition, partial(self._taken, live=live))
         await hosted.learnt(stored)
@@ -127,10 +128,12 @@ class PartitionLeading:
         change = partial(give_up, live=live, broker=self.host.me.broker, forgets=True)
         self.company.stored(partition, await self.states.change(*partition, change))
 
-    async def _make_state(self, partition: Partition, policy: LogPolicy | None, known: bool) -> str:
-        """If there is none; the topic's id."""
+    async def _make_state(
+        self, partition: Partition, policy: LogPolicy | None, known: bool
+    ) -> PartitionState:
+        """If there is none; what is stored."""
         try:
-            return (await self.states.read(*partition)).state.topic_id
+            return (await self.states.read(*partition)).state
         except NoNodeError as error:
             if known:  # a new one would be of another topic: nothing of this one would be read
                 topic, number = partition
@@ -161,8 +164,8 @@ class PartitionLeading:
             try:
                 await self.states.create(*partition, first)
             except NodeExistsError:  # somebody else was first
-                return (await self.states.read(*partition)).state.topic_id
-            return first.topic_id
+                return (await self.states.read(*partition)).state
+            return first
 
     def _taken(self, state: PartitionState, live: Live) -> PartitionState | None:
         me = self.host.me

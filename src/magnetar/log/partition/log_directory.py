@@ -14,7 +14,9 @@ Rules:
   another topic (``doom`` says what becomes of it then).
 * A recovery point on the disk is lowered before a log is cut below it, so that a log that ends
   before it was damaged.
-* A removal is announced first (``removing``), durably: what is half removed is never opened.
+* A removal is announced first (``removing``), durably: what is half removed is never opened. What
+  checkpoints say of it goes next, and then its files: so a partition that they name and that has no
+  directory has been lost, and is not made anew by whoever is counted on for what it held.
 * Checkpoints name partitions, not topics. So before a partition's directory is made they say
   nothing of it any more, durably: after a crash the begin and the committed end of the log that was
   there before would be taken for the new one's, and what is acknowledged there be hidden.
@@ -61,7 +63,7 @@ from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.recovery import Recovered, open_log
 from magnetar.log.partition.segment import LOG
-from magnetar.model.errors import MetadataFormatError, OtherClusterError
+from magnetar.model.errors import LogDamagedError, MetadataFormatError, OtherClusterError
 
 CLEAN_END: Final = ".kafka_cleanshutdown"
 LINEAGE: Final = "lineage"
@@ -218,8 +220,11 @@ class LogDirectory:
         except MetadataFormatError:  # then it names none
             return ""
 
-    def open_log(self, partition: Partition, now_ms: int, topic_id: str = "") -> LocalLog:
-        """The partition's log, made if it is not there, for the topic with that id. Raises
+    def open_log(
+        self, partition: Partition, now_ms: int, topic_id: str = "", *, counted_on: bool = True
+    ) -> LocalLog:
+        """The partition's log, made if it is not there, for the topic with that id. Unless others
+        have what it held (``counted_on``) it is not made anew where it has been. Raises
         ``OtherClusterError``: the files are of another topic; else as ``recovery.open_log``."""
         folder = self.path / folder_name(partition)
         held = self.held(partition)
@@ -227,6 +232,8 @@ class LogDirectory:
             other = held.topic_id or "none that is named"
             raise OtherClusterError(f"{folder} holds files of the topic {other}, not of {topic_id}")
         if held is None:
+            if counted_on:
+                self._check_gone(partition, folder)
             self._forget(partition)
             self._disk.make_dir(folder)
             if topic_id:  # before there is anything in it
@@ -249,6 +256,17 @@ class LogDirectory:
         self.recovered[partition] = found
         return opened
 
+    def _check_gone(self, partition: Partition, folder: Path) -> None:
+        """There is no such folder, and none has been. (Nothing is known any more of one whose files
+        were deleted here, nor of one in which nothing was stored.) Raises ``LogDamagedError``."""
+        point = self._recovery_points.get(partition, 0)
+        if self.complete and partition not in self._broken and point > 0:
+            raise LogDamagedError(
+                f"{folder} is gone, and held all up to offset {point} ({RECOVERY_POINTS}): restore "
+                "it from a copy; or, to go on without its records, stop the broker and write 0 "
+                "there"
+            )
+
     def _is_complete(self, partition: Partition) -> bool:
         """Whether its log must have all from the start that is known of it on."""
         known = LOG_STARTS in self._written  # else it is damaged, or the directory is new
@@ -268,24 +286,35 @@ class LogDirectory:
         """The partition's directory goes, and what is known of it. Raises ``OSError``."""
         self.logs.pop(partition, None)
         self._broken.discard(partition)
-        for known in self._known().values():
-            known.pop(partition, None)
         folder = self.path / folder_name(partition)
-        if not exists(self._disk, folder):
+        there = exists(self._disk, folder)
+        if there:
+            replace_file(self._disk, folder / REMOVING, b"0\n")
+        # Before the folder goes: one that is known and not there has been lost.
+        self._forget(partition)
+        if not there:
             return
-        replace_file(self._disk, folder / REMOVING, b"0\n")
         for name in self._disk.list(folder):
             if name != REMOVING:
                 self._disk.remove(folder / name)
         self._disk.remove(folder / REMOVING)
         self._disk.remove(folder)
 
+    def forget_lost(self, partition: Partition) -> None:
+        """Its topic is deleted: if its folder is gone, nothing of it is known any more. Raises
+        ``OSError``."""
+        if partition in self._recovery_points and not exists(
+            self._disk, self.path / folder_name(partition)
+        ):
+            self._forget(partition)
+
     def _forget(self, partition: Partition) -> None:
         """What is known of a log that was there before; it has gone. Raises ``OSError``."""
-        for name, known in self._known().items():
-            known.pop(partition, None)
-            if partition in self._written.get(name, ()):
-                self._write(name, known)
+        with self._lock:
+            for name, known in self._known().items():
+                known.pop(partition, None)
+                if partition in self._written.get(name, ()):
+                    self._write(name, known)
 
     def _known(self) -> dict[str, dict[Partition, int]]:
         """By the name of the checkpoint that has it."""

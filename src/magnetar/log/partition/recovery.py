@@ -43,7 +43,7 @@ from magnetar.log.partition.checkpoint_files import (
     decode_epochs,
     read_file,
 )
-from magnetar.log.partition.index_files import BEYOND
+from magnetar.log.partition.index_files import Doubt
 from magnetar.log.partition.leader_epochs import NO_EPOCH, LeaderEpochs
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
@@ -180,8 +180,11 @@ def _open_segments(
     for place, base in enumerate(starts):
         following = starts[place + 1] if place + 1 < len(starts) else None
         if through is None or (following is not None and following <= through):
-            segments.append(_adopted(disk, folder, base, policy, found))
-            _check_sealed(segments[-1], folder, following, found)
+            segment, doubt = open_segment(disk, folder, base, policy.segments)
+            segments.append(segment)
+            _check_sealed(segment, folder, following, doubt)
+            if doubt is not None:
+                found.rebuilt.append(f"{file_name(base, LOG)}: {doubt.why}")
             if not epochs_known:
                 for _, header in segments[-1].headers():
                     epochs.assign(header.leader_epoch, header.base_offset)
@@ -234,17 +237,18 @@ def _check_starts(names: Iterable[str], folder: Path, starts: list[int]) -> None
             )
 
 
-def _check_sealed(segment: Segment, folder: Path, following: int | None, found: Recovered) -> None:
+def _check_sealed(
+    segment: Segment, folder: Path, following: int | None, doubt: Doubt | None
+) -> None:
     """Its index was written when all of it was synced. Raises ``LogDamagedError``."""
     name = file_name(segment.base_offset, LOG)
-    short = f"{name}: {BEYOND}"
     if following is None or segment.next_offset >= following:
         return
-    if found.rebuilt and found.rebuilt[-1].startswith(short):
+    if doubt is not None and doubt.beyond:
         raise LogDamagedError(
-            f"{folder / name} ends at offset {segment.next_offset}, {found.rebuilt[-1]} bytes: it "
-            f"was cut. Restore it from a copy, or remove {file_name(segment.base_offset, INDEX)} "
-            "to go on without the records that it lacks"
+            f"{folder / name} ends at offset {segment.next_offset}, and its index: "
+            f"{doubt.why} bytes. It was cut. Restore it from a copy, or remove "
+            f"{file_name(segment.base_offset, INDEX)} to go on without the records that it lacks"
         )
 
 
@@ -268,19 +272,6 @@ def _check_start(segments: list[Segment], folder: Path, log_start: int) -> None:
             f"log begins at {log_start}: write the offset at which it begins there "
             f"({segments[0].base_offset}, if no records were deleted), or restore the files"
         )
-
-
-def _adopted(
-    disk: Disk,
-    folder: Path,
-    base: int,
-    policy: PartitionPolicy,
-    found: Recovered,
-) -> Segment:
-    segment, why = open_segment(disk, folder, base, policy.segments)
-    if why is not None:
-        found.rebuilt.append(f"{file_name(base, LOG)}: {why}")
-    return segment
 
 
 def _read_through(

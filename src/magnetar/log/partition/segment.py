@@ -30,7 +30,7 @@ from magnetar.log.partition.batch_header import (
     read_header,
 )
 from magnetar.log.partition.checkpoint_files import exists, read_file, replace_file
-from magnetar.log.partition.index_files import RELATIVE_MAX, OffsetIndex, TimeIndex
+from magnetar.log.partition.index_files import RELATIVE_MAX, Doubt, OffsetIndex, TimeIndex
 from magnetar.log.partition.limits import SegmentLimits
 from magnetar.model.errors import CorruptBatchError
 
@@ -277,7 +277,7 @@ class Segment:
 
 def open_segment(
     disk: Disk, folder: Path, base_offset: int, limits: SegmentLimits
-) -> tuple[Segment, str | None]:
+) -> tuple[Segment, Doubt | None]:
     """Over existing files that were closed in order, or sealed: its indexes are believed if they
     can be true, else made again; then the second value says why. Raises ``OSError``,
     ``CorruptBatchError``."""
@@ -293,11 +293,11 @@ def open_segment(
     return segment, None
 
 
-def _adopt_indexes(disk: Disk, segment: Segment, size: int) -> str | None:
-    """Why they are not to be believed, in words."""
+def _adopt_indexes(disk: Disk, segment: Segment, size: int) -> Doubt | None:
+    """Why they are not to be believed."""
     for ending in (INDEX, TIME_INDEX):
         if not exists(disk, segment.path(ending)):
-            return f"there is no {segment.path(ending).name}"
+            return Doubt(f"there is no {segment.path(ending).name}")
     index = OffsetIndex(segment.base_offset, read_file(disk, segment.path(INDEX)) or b"")
     times = TimeIndex(segment.base_offset, read_file(disk, segment.path(TIME_INDEX)) or b"")
     if why := index.suspicious(size) or times.suspicious():

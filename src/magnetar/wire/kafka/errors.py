@@ -117,6 +117,10 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.MetadataFormatError: ErrorCode.UNKNOWN_SERVER_ERROR,
         errors.BookieError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LedgerError: ErrorCode.KAFKA_STORAGE_ERROR,
+        # Consumers try again for ever what is a matter of storage, and say nothing; of this they
+        # tell the application, which can seek past it.
+        errors.EntryDamagedError: ErrorCode.CORRUPT_MESSAGE,
+        errors.NoEntryError: ErrorCode.CORRUPT_MESSAGE,
         errors.LogError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -177,3 +178,48 @@ def test_a_damaged_batch_is_not_read(tmp_path: Path) -> None:
     assert [entry.entry_id for entry in found] == [0, 1]
     with pytest.raises(CorruptBatchError, match=f"{path}: byte {position}: .*its checksum"):
         read_entries(log, places, header.base_offset, log.log_end, 100, 1 << 20)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_that_is_gone_is_not_made_anew(tmp_path: Path, clean: bool) -> None:
+    folder, _ = written(tmp_path, clean=clean)
+    shutil.rmtree(folder)
+    directory = opened(tmp_path)
+    with pytest.raises(LogDamagedError, match=f"{folder} is gone.*{RECOVERY_POINTS}"):
+        directory.open_log(ONE, NOW_MS)
+    assert not folder.exists()
+    # What the error says, to go on without its records:
+    (tmp_path / RECOVERY_POINTS).write_bytes(encode_offsets({ONE: 0}))
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == 0
+
+
+def test_where_others_have_it_a_folder_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, clean=True)
+    shutil.rmtree(folder)
+    assert opened(tmp_path).open_log(ONE, NOW_MS, counted_on=False).log_end == 0
+
+
+def test_a_log_that_never_held_anything_is_made_again(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.open_log(ONE, NOW_MS)
+    directory.close()
+    shutil.rmtree(tmp_path / "topic-0")
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == 0
+
+
+def test_a_deletion_that_is_cut_off_leaves_nothing_to_be_missed(tmp_path: Path) -> None:
+    """The process ends before the next checkpoint, and the topic is made again."""
+    folder, _ = written(tmp_path, clean=True)
+    directory = opened(tmp_path)
+    directory.open_log(ONE, NOW_MS).abandon()
+    directory.closed(ONE, in_order=True)
+    directory.delete_log(ONE)
+    assert not folder.exists()
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == 0
+
+
+def test_a_lost_folder_of_a_deleted_topic_is_not_missed(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, clean=True)
+    shutil.rmtree(folder)
+    opened(tmp_path).forget_lost(ONE)
+    assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == 0

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from magnetar.env.disk import RealDisk
+from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.disk_space import SpaceRules
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.engines.partition_store import PartitionLogStore
@@ -86,11 +87,13 @@ class PartitionWorld:
         return Path(self._directory.name) / "partitions"
 
     @asynccontextmanager
-    async def running(self, closing: bool = True) -> AsyncIterator[None]:
+    async def running(
+        self, closing: bool = True, disk: Disk | None = None, space: SpaceRules | None = None
+    ) -> AsyncIterator[None]:
         """``closing``: it ends in order."""
         scope = TaskScope("partitions", fails(lambda _task, error: self.defects.append(error)))
         self.host = await PartitionHost.open(
-            RealDisk(),
+            disk or RealDisk(),
             self.path,
             self._policy,
             scope,
@@ -99,6 +102,7 @@ class PartitionWorld:
             cluster=CLUSTER,
             witness=self.witness,
             grace_ms=self.grace_ms,
+            space=space,
         )
         try:
             yield

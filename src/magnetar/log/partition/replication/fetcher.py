@@ -16,6 +16,8 @@ Rules:
   not reached backs off for all; both pauses grow to ``PAUSE_S_MAX``.
 * Partitions that are added while the leader holds a fetch back do not wait for it: the fetch is
   given up with its connection.
+* Where the disk has no room left (``room``) nothing is asked for: the leader has this broker leave
+  the in-sync set, and it goes on by itself.
 * A log that could not be written, or got from its leader what is no batch, is not fetched any
   more: the replica fails (``HostedReplica.fail``), and whoever keeps it sees to it.
 
@@ -177,9 +179,19 @@ class Fetcher:
             pause = self._pauses.get(partition)
             if follower is None or follower.leader != self.leader:
                 continue
+            if not each.room.follows:
+                self._refrain(partition, now_s)
+                continue
             if pause is None or pause.until_s <= now_s:
                 found[partition] = _Asked(each, follower, follower.next_fetch())
         return found
+
+    def _refrain(self, partition: Partition, now_s: float) -> None:
+        """The disk has no room: it is asked again later, and out of sync by then."""
+        pause = self._pauses.get(partition)
+        if pause is None or pause.until_s <= now_s:
+            pause = self._pauses.setdefault(partition, _Pause())
+            pause.failed(now_s)
 
     async def _fetch(self, asked: Mapping[Partition, _Asked]) -> None:
         loop = asyncio.get_running_loop()
@@ -287,6 +299,7 @@ class Fetcher:
             return
         if isinstance(step, AppendAnswer):
             assert isinstance(part.records, memoryview)
+            replica.room.took(len(part.records))
             job = partial(_append, source, part.records, self._now_ms())
         elif isinstance(step, CutTo):
             log.info("log is cut", log=replica.name, at=step.end_offset, end=source.log_end)

@@ -69,6 +69,10 @@ class PartitionState:
     def too_few(self) -> bool:
         return len(self.isr) < self.least_in_sync
 
+    def counts_on(self, member: Member) -> bool:
+        """Whether what that one has may be all that there is of something committed."""
+        return self.replicas == (member.broker,) or member in (*self.isr, *self.elr)
+
     def check(self) -> None:
         """Raises ``AssertionError`` if an invariant does not hold."""
         brokers = [member.broker for member in (*self.isr, *self.elr)]

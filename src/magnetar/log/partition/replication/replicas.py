@@ -177,7 +177,10 @@ class Replicas:
                 self._kept.pop(kept.partition, None)
             return
         if kept.hosted is None:
-            kept.hosted = await self._host.replica(kept.partition, wanted.state.topic_id)
+            state = wanted.state
+            kept.hosted = await self._host.replica(
+                kept.partition, state.topic_id, counted_on=state.counts_on(self._me)
+            )
             kept.end_watch = kept.hosted.watch(partial(self._moved, kept, kept.hosted))
         hosted = kept.hosted
         before = hosted.machine.follower

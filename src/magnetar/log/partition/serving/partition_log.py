@@ -68,6 +68,7 @@ from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     CorruptBatchError,
+    EntryDamagedError,
     ImplausibleMessageError,
     LogClosedError,
     LogError,
@@ -225,6 +226,7 @@ class PartitionLog:
         self._drained.clear()
         try:
             self.require_open()
+            self._hosted.room.check()
             leader = self._hosted.machine.leader
             if leader is not None and awaits_all:
                 leader.check_append()
@@ -403,7 +405,8 @@ class PartitionLog:
         return self._tail.read(offset, places.end, max_entries, max_bytes)
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """See the seam. Raises ``LogClosedError``, ``NoEntryError``, ``LogError``."""
+        """See the seam. Raises ``LogClosedError``, ``NoEntryError``, ``EntryDamagedError``,
+        ``LogError``."""
         places, source = self.places, self._hosted.source
         while True:
             if self._closed:
@@ -422,7 +425,9 @@ class PartitionLog:
                 places.trim(source.first_base)  # it was trimmed meanwhile
                 continue
             except (OSError, CorruptBatchError) as error:
-                raise LogError(f"log {self.name} cannot be read at {offset}: {error}") from error
+                damaged = isinstance(error, CorruptBatchError)
+                kind = EntryDamagedError if damaged else LogError
+                raise kind(f"log {self.name} cannot be read at {offset}: {error}") from error
             if found:
                 return found
             if places.following(places.offset(start)) == offset:

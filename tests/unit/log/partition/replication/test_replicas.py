@@ -1,0 +1,76 @@
+"""A replica whose files lack what they held leaves the in-sync set, however syncs go."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from magnetar.log.partition.hosting import PartitionHost
+from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.replication.election import Live, LiveBroker
+from magnetar.log.partition.replication.fetcher import FetchLimits
+from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.replicas import Replicas
+
+ME, TWO, THREE = Member(1, 11), Member(2, 12), Member(3, 13)
+LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each in (ME, TWO, THREE)}
+
+
+def replicas() -> Replicas:
+    """Of broker 1, where syncs are waited for."""
+    host = SimpleNamespace(me=ME, directory=SimpleNamespace(policy=PartitionPolicy()))
+    unused = cast("object", None)
+    return Replicas(
+        cast(PartitionHost, host),
+        unused,  # type: ignore[arg-type]
+        unused,  # type: ignore[arg-type]
+        unused,  # type: ignore[arg-type]
+        unused,  # type: ignore[arg-type]
+        lambda: 0,
+        FetchLimits(),
+    )
+
+
+def state(*isr: Member, leader: int, elr: tuple[Member, ...] = ()) -> PartitionState:
+    start = LIVE[leader].start if leader in LIVE else 0
+    return PartitionState((1, 2, 3), 1, isr, elr, leader, start, 7)
+
+
+def test_a_damaged_follower_is_in_sync_no_more() -> None:
+    before = state(ME, TWO, THREE, leader=2)
+    found = replicas()._disbelieved(before, LIVE)
+    assert found is not None
+    assert found.isr == (TWO, THREE)
+    assert found.elr == ()
+    assert found.leader == 2
+    assert not found.counts_on(ME)  # so that it may be made anew, without its folder
+    # Its leader is told by the new epoch: it would count on what that follower fetched.
+    assert found.leader_epoch == 8
+
+
+def test_a_damaged_leader_is_followed_by_another() -> None:
+    found = replicas()._disbelieved(state(ME, TWO, leader=1), LIVE)
+    assert found is not None
+    assert (found.leader, found.isr, found.elr) == (2, (TWO,), ())
+    assert found.leader_epoch == 8
+
+
+def test_it_is_not_eligible_either() -> None:
+    found = replicas()._disbelieved(state(TWO, leader=2, elr=(ME,)), LIVE)
+    assert found is not None
+    assert found.elr == ()
+    assert not found.counts_on(ME)
+
+
+def test_the_only_one_that_counts_stays_and_nobody_leads() -> None:
+    """Whoever else is assigned lacks more: an operator's word is needed."""
+    found = replicas()._disbelieved(state(ME, leader=1), LIVE)
+    assert found is not None
+    assert found.leader == NO_LEADER
+    assert found.counts_on(ME)
+
+
+def test_one_whose_disk_failed_is_copied_in_the_same_epoch() -> None:
+    found = replicas()._given_up(state(ME, TWO, THREE, leader=2), LIVE)
+    assert found is not None
+    assert (found.isr, found.leader_epoch) == ((TWO, THREE), 7)
