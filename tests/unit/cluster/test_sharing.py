@@ -182,6 +182,32 @@ def test_a_release_closes_then_gives_then_tells() -> None:
     run(scenario)
 
 
+def test_what_was_given_away_is_not_taken_back_by_a_client_that_asks_on() -> None:
+    """Kafka's clients look nothing up before they send on: a broker that gave a bundle away because
+    others had less to do had it again within milliseconds, and gave it away half a minute later,
+    and so on."""
+
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a, b)
+        for number in range(20):  # it has more to do than the other
+            await a.topics.claim(parse_topic(f"of-a-{number}"))
+        await turns()
+        a.closing.set()
+        assert await a.topics.release(bundle)
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.claim(NAME)
+        assert isinstance(await a.topics.locate(NAME), At)
+        await b.topics.claim(NAME)
+        assert bundle in b.topics.owned()
+        assert bundle not in a.topics.owned()
+        b.closing.set()
+        await b.topics.end()
+        await turns()
+        await a.topics.claim(NAME)  # nobody else is there to take it
+
+    run(scenario)
+
+
 def test_a_broker_that_leaves_says_where_to_go() -> None:
     async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
         await owned_by(a, b)

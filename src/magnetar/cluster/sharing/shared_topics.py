@@ -10,6 +10,8 @@ Invariants:
   release. Only then are logs opened (``check``, ``verify``).
 * A release closes the bundle's topics first, then deletes the node, then tells the clients. So its
   next owner never meets a log that is open here, and clients come back when it can be had.
+* A bundle that was given away goes to the broker that is chosen for it: who asks for it here
+  without a lookup, as Kafka's clients do, is told so (``claim``).
 * One step at a time per bundle: whoever asks while it is taken, cut or released waits for the
   outcome.
 * A bundle is cut by its owner only, and one that has just been taken is looked up in the stored
@@ -62,6 +64,8 @@ from magnetar.model.errors import (
 log = structlog.get_logger(__name__)
 
 LOOKS_MAX: Final = 20
+GIVEN_S: Final = 5.0
+"""So long a bundle that was given away is not taken back from whoever is to have it next."""
 
 
 class _State(Enum):
@@ -120,6 +124,8 @@ class SharedTopics:
         self._nodes = BundleNodes(metadata)
         self._layouts: dict[str, _Known] = {}
         self._held: dict[Bundle, _Share] = {}
+        self._given: dict[Bundle, float] = {}
+        """Until when those that were given away are for others to take."""
         self._guard: SessionGuard | None = None
         self._close_topics: CloseTopics = _no_topics
         self._before_drain: Callable[[], Awaitable[None]] = _at_once
@@ -234,11 +240,19 @@ class SharedTopics:
             owner = await self._read_owner(bundle)
             if owner is not None and not self._nodes.is_me(owner):
                 raise _not_ours(name, owner.service_url)
-            if not self._takes:
+            if not self._takes or await self._goes_elsewhere(bundle):
                 break
             if bundle not in self._held:
                 await self._take(bundle)
         raise _not_ours(name, "another broker soon")
+
+    async def _goes_elsewhere(self, bundle: Bundle) -> bool:
+        """This broker gave it away a moment ago, and another one is to take it. Clients that look
+        nothing up before they ask again (Kafka's) would else have it taken back at once."""
+        if asyncio.get_running_loop().time() >= self._given.get(bundle, 0.0):
+            self._given.pop(bundle, None)
+            return False
+        return await self._choose(bundle, authoritative=False) is not None
 
     async def _settled(self, bundle: Bundle) -> bool:
         """Wait until the bundle is neither being taken nor released; whether it is ours then."""
@@ -377,6 +391,8 @@ class SharedTopics:
         finally:
             self._owners.forget(owner_path(bundle))
             del self._held[bundle]
+        self._given = {each: at for each, at in self._given.items() if at > clock_s()}
+        self._given[bundle] = clock_s() + GIVEN_S
         self._reporting.owning_changed()
         tell(service_url)
         log.info(

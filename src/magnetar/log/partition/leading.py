@@ -148,12 +148,14 @@ class PartitionLeading:
                 unclean = policy.unclean_election
             factor = said[0] or self.replication_factor
             replicas = tuple(await self.company.replicas(partition, factor))
-            # Nobody has anything yet, so that all have all of it; but only who is known to be
-            # there can be elected, and the others join when they have fetched.
             least = said[1] or self.min_isr
             topic_id = self.host.new_id()
             first = PartitionState(
-                replicas, least, (self.host.me,), topic_id=topic_id, unclean=unclean
+                replicas,
+                least,
+                await self._all_of(replicas),
+                topic_id=topic_id,
+                unclean=unclean,
             )
             if unclean:
                 log.warning(
@@ -166,6 +168,17 @@ class PartitionLeading:
             except NodeExistsError:  # somebody else was first
                 return (await self.states.read(*partition)).state
             return first
+
+    async def _all_of(self, replicas: Sequence[int]) -> tuple[Member, ...]:
+        """Of a partition that nobody has anything of yet, so that each has all of it: those that
+        live are in sync. (Were this broker alone at first, what asks for more in sync would be
+        refused until others had fetched, and of an idempotent producer's first batches, all on
+        their way at once, a later one would be taken before the earlier ones that were refused:
+        docs/adr/0196-a-new-partition-is-in-sync-everywhere.md.)"""
+        live = await self.company.live()
+        me = self.host.me
+        others = [each for each in replicas if each != me.broker and each in live]
+        return (me, *(Member(each, live[each].lineage) for each in others))
 
     def _taken(self, state: PartitionState, live: Live) -> PartitionState | None:
         me = self.host.me

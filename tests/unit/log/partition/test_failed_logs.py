@@ -52,8 +52,6 @@ def test_it_is_led_by_who_has_all(sync: SyncPolicy) -> None:
             leading = PartitionLeading(host, states)
             leading.company = _TwoBrokers(host)
             hosted = await leading.lead(PARTITION)
-            both = (host.me, OTHER)
-            await states.change(*PARTITION, lambda state: replace(state, isr=both))
             hosted.fail(OSError(5, "I/O error"))
             if sync.durable:  # what it counted is on its disk
                 assert (await leading.lead(PARTITION)).leader_epoch is not None
@@ -75,6 +73,8 @@ def test_the_only_one_that_has_what_is_committed_goes_on() -> None:
             leading = PartitionLeading(host, states)
             leading.company = _TwoBrokers(host)
             hosted = await leading.lead(PARTITION)
+            alone = (host.me,)
+            await states.change(*PARTITION, lambda state: replace(state, isr=alone))
             hosted.fail(OSError(5, "I/O error"))
             again = await leading.lead(PARTITION)
             assert again is not hosted

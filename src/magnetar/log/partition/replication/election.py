@@ -21,6 +21,8 @@ Rules:
   has what is committed. The epoch is another one after that, so that no fetch of before, wherever
   it was held up, says that it has what it lost. Why:
   docs/adr/0169-a-replica-that-failed-is-not-believed.md.
+* A replica joins the in-sync set only while it lives (KIP-841): a fetch of one that has died may
+  still be held back, and count; whoever joined by it would be taken out again at once, and so on.
 * The only replica of a partition goes on with what it has, whatever it has forgotten: nobody else
   can know more.
 * With ``unclean``, of the topic or of the broker that decides, any live replica will do if no other
@@ -192,6 +194,11 @@ def move(
     if not in_sync or not _lives(in_sync[0], live):
         return None if found == state else found
     return _new_leader(found, broker, live)
+
+
+def may_join(state: PartitionState, isr: Sequence[Member], live: Live) -> bool:
+    """Whether all of ``isr`` live who are not in sync yet."""
+    return all(member in state.isr or _lives(member, live) for member in isr)
 
 
 def with_isr(state: PartitionState, isr: Sequence[Member]) -> PartitionState:

@@ -254,6 +254,10 @@ class PartitionLeader:
         """What is to be stored now, if the stored state is still ``state``."""
         return None if self.pending is None else with_isr(self.state, self.pending)
 
+    def withdraw(self) -> None:
+        """What is proposed is not to be, and was not asked of the store."""
+        self.learnt(self.state)
+
     def learnt(self, state: PartitionState) -> None:
         """``state`` is stored, with this leader and epoch: by us or by the controller."""
         assert state.leader_epoch == self.epoch

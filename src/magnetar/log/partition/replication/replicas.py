@@ -10,6 +10,8 @@ Rules:
   replica's part never changes while it is changing.
 * A leader's proposal is compared and set with the version that it was made from. Whatever comes
   back, the state is read and learnt before the next one; until then both sets count.
+* Who is not registered any more does not join the set, whatever fetch of it still counts: the
+  controller would take it out again, as often as it joins.
 * A replica whose log fails is given up: it leaves the in-sync set, another is elected, if there is
   one in sync, and only then it is opened anew, which recovers it. It must not go on leading with a
   log that stores nothing; and where syncs are not waited for, what was opened anew may lack what
@@ -249,9 +251,15 @@ class Replicas:
     async def _store(self, kept: _OwnReplica, leader: PartitionLeader) -> None:
         """The change that ``leader`` wants, once; whatever is stored then is learnt, and has the
         next one made. (What was not stored is proposed again at the next look.)"""
-        proposal, hosted = leader.proposal(), kept.hosted
         try:
-            if proposal is None or hosted is None:
+            # Before the proposal is read: from there to the store nothing is waited for.
+            live = await self._live()
+            proposal, hosted = leader.proposal(), kept.hosted
+            if proposal is None or hosted is None or _leader(kept) is not leader:
+                return
+            if not election.may_join(leader.state, proposal.isr, live):
+                leader.withdraw()
+                hosted.advanced()  # it is not waited for any more
                 return
             old = VersionedState(leader.state, hosted.machine.version)
             stored: VersionedState | None
@@ -264,6 +272,13 @@ class Replicas:
                 self._image.stored(kept.partition, stored)
         finally:
             kept.proposing = False
+
+    async def _live(self) -> election.Live:
+        """Nobody, if that cannot be known now."""
+        try:
+            return live_of(await self._brokers.look())
+        except MetadataError:
+            return {}
 
     async def _in_doubt(
         self, kept: _OwnReplica, leader: PartitionLeader, error: MetadataError

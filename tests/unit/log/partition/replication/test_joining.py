@@ -1,0 +1,100 @@
+"""A broker's replicas, and what is stored of them: with a leader here, and a follower that asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.tasks import TaskScope, fails
+from magnetar.log.partition.replication.brokers import PeerBroker
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.fetcher import FetchLimits, Line
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.replicas import Replicas
+from magnetar.log.partition.replication.state_image import StateImage
+from magnetar.model.errors import LeaderUnreachableError
+from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchPartition, FetchTopic
+from tests.unit.log.partition.world import PartitionWorld
+
+OTHER = Member(99, 990)
+PARTITION = ("t", 0)
+
+
+class _Registered:
+    """``PeerBrokers``, as it is told."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, PeerBroker] = {}
+
+    def begin(self, member: Member, start: int) -> None:
+        live = LiveBroker(start, member.lineage)
+        self.known[member.broker] = PeerBroker(live, "here", 9092)
+
+    async def look(self) -> Mapping[int, PeerBroker]:
+        return self.known
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+async def _unreachable(_leader: int) -> Line:
+    raise LeaderUnreachableError("nobody is asked")
+
+
+async def _fetch(replicas: Replicas) -> None:
+    """As the other broker does, at the log's end."""
+    asked = FetchPartition(
+        0, current_leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1, partition_bytes_max=1
+    )
+    request = ClientFetchRequest(
+        replica_id=OTHER.broker,
+        replica_lineage=OTHER.lineage,
+        wait_ms_max=0,
+        bytes_min=1,
+        bytes_max=1,
+        topics=[FetchTopic("t", partitions=[asked])],
+    )
+    await replicas.fetches.serve(request)
+    while replicas._kept[PARTITION].proposing:  # noqa: ASYNC110 - a task stores what follows
+        await asyncio.sleep(0.001)
+
+
+def test_who_is_not_registered_does_not_join_by_a_fetch_that_was_held_back(tmp_path: Path) -> None:
+    """A broker was killed while the leader held its fetch back. The controller took it out of the
+    in-sync set, the fetch had it join, and so on until the fetch's time was over."""
+
+    async def main() -> None:
+        world = PartitionWorld()
+        async with asyncio.timeout(60), world.running():
+            host = world.host
+            assert host is not None
+            metadata = await SqliteMetadataStore.open(tmp_path / "metadata")
+            image, brokers = StateImage(metadata), _Registered()
+            brokers.begin(host.me, host.start)
+            me = host.me.broker
+            state = PartitionState((me, OTHER.broker), 1, (host.me,), (), me, host.start, 1)
+            stored = await image.store.create(*PARTITION, state)
+            scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
+            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas.begin()
+            image.stored(PARTITION, stored)
+            while (led := replicas.find(PARTITION)) is None or led.leader_epoch is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert led.machine.leader is not None
+            await _fetch(replicas)
+            assert await image.store.read(*PARTITION) == stored, "nothing is asked of the store"
+            assert led.machine.leader.pending is None, "and nobody waits for it"
+            brokers.begin(Member(OTHER.broker, 991), 1)
+            await _fetch(replicas)
+            assert await image.store.read(*PARTITION) == stored, "nor is it who it was"
+            brokers.begin(OTHER, 1)
+            await _fetch(replicas)
+            assert (await image.store.read(*PARTITION)).state.isr == (host.me, OTHER)
+            replicas.close()
+            await scope.close()
+            image.close()
+            await metadata.close()
+
+    asyncio.run(main())
