@@ -107,6 +107,8 @@ class PartitionLeader:
         self.pending: tuple[Member, ...] | None = None
         self.isr_state = IsrState.STORED
         self._me = me
+        self._absent: set[Member] = set()
+        """They do not join before the next look at the clock."""
         self._epochs = epochs
         self._stored_end = stored_end
         self._lag_ms_max = lag_ms_max
@@ -221,12 +223,13 @@ class PartitionLeader:
 
     def _join(self, follower: Member, progress: _Progress) -> None:
         caught_up = progress.end_offset >= max(self.high_watermark, self.epoch_start)
-        if caught_up and self.pending is None:
+        if caught_up and self.pending is None and follower not in self._absent:
             others = [each for each in self.state.isr if each.broker != follower.broker]
             self._change((*others, follower), IsrEvent.CAUGHT_UP)
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: who has fallen behind leaves."""
+        self._absent.clear()
         if self.pending is not None:
             return
         staying = tuple(each for each in self.state.isr if not self._behind(each, now_ms))
@@ -255,7 +258,9 @@ class PartitionLeader:
         return None if self.pending is None else with_isr(self.state, self.pending)
 
     def withdraw(self) -> None:
-        """What is proposed is not to be, and was not asked of the store."""
+        """What is proposed is not to be, and was not asked of the store: who would join is not
+        there. (A fetch that is held back counts again as soon as it looks again.)"""
+        self._absent.update(each for each in self.pending or () if each not in self.state.isr)
         self.learnt(self.state)
 
     def learnt(self, state: PartitionState) -> None:

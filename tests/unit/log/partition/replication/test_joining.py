@@ -91,6 +91,9 @@ def test_who_is_not_registered_does_not_join_by_a_fetch_that_was_held_back(tmp_p
             assert await image.store.read(*PARTITION) == stored, "nor is it who it was"
             brokers.begin(OTHER, 1)
             await _fetch(replicas)
+            assert await image.store.read(*PARTITION) == stored, "not before the next look"
+            led.machine.leader.tick(0)
+            await _fetch(replicas)
             assert (await image.store.read(*PARTITION)).state.isr == (host.me, OTHER)
             replicas.close()
             await scope.close()
