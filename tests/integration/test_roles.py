@@ -164,7 +164,7 @@ def test_a_bookie_that_lost_its_journal_denies_nothing_until_an_operator_says_so
         for file in (cluster.folder / "bookie-0" / "journal").glob("*.journal"):
             file.unlink()
         returned = cluster.bookie(0, port).wait_ready()
-        assert "start it with --leave-limbo" in returned.log
+        assert "start it once with --leave-limbo" in returned.log
         with pytest.raises(NotEnoughBookiesError, match=r"failed .* \(no other is registered\)"):
             old.add_all(b"%d" % i for i in range(30, 33))  # one for each pair of bookies
         with client.open(old.ledger_id) as reader:
