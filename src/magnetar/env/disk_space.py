@@ -1,4 +1,4 @@
-"""Decides what a bookie may still take, from the space of its disks.
+"""Decides what may still be taken by whoever stores on disks: bookies, brokers with partitions.
 
     level       when (the worst disk counts)                        taken
     WRITABLE    else                                                everything
@@ -6,9 +6,10 @@
     READ_ONLY   used >= full_share, or free < reserve_bytes         recovery's adds, fences, reads
     EXHAUSTED   free < a quarter of reserve_bytes                   fences, reads
 
-A bookie that is READ_ONLY comes back at ``low_water_share`` and five quarters of the reserve, so
-that it does not flap. ``reserve_bytes`` covers what is promised already: what memory and journals
-hold must fit into entry logs and index.
+What is taken is said for a bookie; for partitions ``log.partition.room`` has it. Who is READ_ONLY
+comes back at ``low_water_share`` and five quarters of the reserve, so that it does not flap.
+``reserve_bytes`` covers what is promised already: what memory and journals hold must fit into entry
+logs and index.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class SpaceRules(NamedTuple):
 
 
 def needed_bytes(rules: SpaceRules, total_bytes: int) -> int:
-    """What must be free of a file system of that size before a bookie that is READ_ONLY takes
-    entries again."""
+    """What must be free of a file system of that size before who is READ_ONLY takes entries
+    again."""
     by_share = int(total_bytes * (1 - rules.low_water_share)) + 1
     return max(rules.reserve_bytes * 5 // 4, by_share)
 

@@ -27,7 +27,7 @@ from magnetar.protocols.kafka.handlers.configs import (
     FROM_TOPIC,
     apply_changes,
     checked_changes,
-    described_topic,
+    configs_of_topic,
 )
 from magnetar.protocols.kafka.handlers.engine_choice import (
     AS_CONFIGURED,
@@ -145,7 +145,7 @@ async def _create(
 
 async def _configs(services: KafkaServices, topic: TopicName) -> list[CreatedConfig]:
     """What holds for it now, as DescribeConfigs says it."""
-    found = await described_topic(services, topic)
+    found = await configs_of_topic(services, topic)
     return [CreatedConfig(each.name, each.value, each.read_only, each.source) for each in found]
 
 

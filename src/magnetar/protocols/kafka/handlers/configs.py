@@ -143,10 +143,10 @@ async def _described(
         return _of_broker(services, resource)
     if resource.kind == GROUP:
         return await describe_group(services, resource.name)
-    return await described_topic(services, await _existing(services, resource.kind, resource.name))
+    return await configs_of_topic(services, await _existing(services, resource.kind, resource.name))
 
 
-async def described_topic(services: KafkaServices, topic: TopicName) -> list[DescribedConfig]:
+async def configs_of_topic(services: KafkaServices, topic: TopicName) -> list[DescribedConfig]:
     """Raises ``TopicNotFoundError``, ``MetadataError``."""
     said = await services.control.policies.of_topic(topic)
     log = (await services.topics.policies.of(topic)).log
