@@ -27,7 +27,7 @@ from magnetar.wire.kafka.batches import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
-    read_batch_header,
+    read_head,
 )
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -69,7 +69,7 @@ class BatchHead(BatchHeader):
 
 def read_header(data: Buffer, at: int = 0) -> BatchHead:
     """The head at ``at``, which must lie in ``data`` whole. Nothing is checked."""
-    return BatchHead._make(read_batch_header(data, at))
+    return read_head(BatchHead, data, at)
 
 
 def implausible(header: BatchHead) -> str | None:

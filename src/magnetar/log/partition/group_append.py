@@ -20,12 +20,12 @@ from collections import ChainMap
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from magnetar.log.partition.batch_header import BatchHead, read_header, renumbered
+from magnetar.log.partition.batch_header import read_header
 from magnetar.log.partition.local_log import Appended, LocalLog
 from magnetar.log.partition.producer_states import ProducerStates
 from magnetar.log.partition.segment import Stored
 from magnetar.model.errors import MagnetarError, NoSpaceError
-from magnetar.wire.kafka.batches import NO_PRODUCER, stamp_in_place
+from magnetar.wire.kafka.batches import NO_PRODUCER, producer_of, stamp_in_place
 
 FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -69,25 +69,25 @@ class _Group:
         """As they are once the batches before are in: the log's own learn when they are."""
 
     def judge(self, data: bytearray) -> None:
-        header = read_header(data)
         try:
-            self.outcomes.append(self._place(data, header))
+            self.outcomes.append(self._place(data))
         except MagnetarError as error:
             self.outcomes.append(error)
 
-    def _place(self, data: bytearray, header: BatchHead) -> Appended:
-        self._source.check_size(header)
-        if header.producer_id != NO_PRODUCER:
-            kept = self._known().check(header)
+    def _place(self, data: bytearray) -> Appended:
+        self._source.check_size(len(data))
+        sequenced = producer_of(data) != NO_PRODUCER
+        if sequenced:
+            kept = self._known().check(read_header(data))
             if kept is not None:
                 return Appended(kept.first_offset, kept.last_offset, True, kept.time_ms)
-        placed = renumbered(header, self._end, self._epoch)
         stamp_in_place(data, self._end, self._epoch)
-        if header.producer_id != NO_PRODUCER:
+        placed = read_header(data)
+        if sequenced:
             self._known().appended(placed)
         self.stored.append(Stored(placed, (data,)))
         first, self._end = self._end, placed.next_offset
-        return Appended(first, placed.last_offset)
+        return Appended(first, self._end - 1)
 
     def _known(self) -> ProducerStates:
         if self._producers is None:

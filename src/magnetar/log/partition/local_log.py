@@ -76,6 +76,7 @@ from magnetar.model.errors import (
     MetadataFormatError,
     OffsetOutOfRangeError,
 )
+from magnetar.wire.kafka.batches import NO_PRODUCER
 
 SEGMENTS_MANY: Final = 1000
 """A log that has so many is cut as configured, whatever its topic says."""
@@ -155,7 +156,7 @@ class LocalLog:
         first = end = self.log_end
         repeated: Appended | None = None
         for at, header in whole_batches(view, checked=True):
-            self.check_size(header)
+            self.check_size(header.byte_count)
             if (kept := self.producers.check(header)) is not None:
                 repeated = Appended(kept.first_offset, kept.last_offset, True, kept.time_ms)
                 continue
@@ -208,33 +209,27 @@ class LocalLog:
     def _began(self, header: BatchHead) -> bool:
         return self.epochs.assign(header.leader_epoch, header.base_offset)
 
-    def check_size(self, header: BatchHead) -> None:
-        """Raises ``MessageTooLargeError``."""
-        if header.byte_count > self.policy.batch_bytes_max:
+    def check_size(self, byte_count: int) -> None:
+        """Of a batch. Raises ``MessageTooLargeError``."""
+        if byte_count > self.policy.batch_bytes_max:
             raise MessageTooLargeError(
-                f"a batch of {header.byte_count} bytes; {self.folder.name} takes up to "
+                f"a batch of {byte_count} bytes; {self.folder.name} takes up to "
                 f"{self.policy.batch_bytes_max}"
             )
 
     def _write(self, batches: Sequence[Stored], now_ms: int) -> None:
         through = self.policy.sync is SyncPolicy.EACH_BATCH
-        waiting: list[Stored] = []
-        for batch in batches:
-            if not self._takes(waiting, batch.header, now_ms):
-                self._write_run(waiting, through)
-                waiting = []
-                self.roll(batch.header.base_offset, now_ms)
-            waiting.append(batch)
-        self._write_run(waiting, through)
-
-    def _takes(self, waiting: Sequence[Stored], header: BatchHead, now_ms: int) -> bool:
-        """Whether the active segment takes a batch behind those that wait for it."""
-        before = sum(each.header.byte_count for each in waiting)
-        active = self.segments[-1]
-        if active.byte_count == 0 and before:
-            return before + header.byte_count <= self._bounds.segment_bytes_max
-        grown = header._replace(length=header.length + before)
-        return active.takes(grown, now_ms, self._created_ms, self._bounds)
+        bounds = self._bounds
+        begun = 0  # of those that wait, which the active segment takes in one write
+        waiting_bytes = 0
+        for at, (header, _) in enumerate(batches):
+            active = self.segments[-1]
+            if not active.takes(header, waiting_bytes, now_ms, self._created_ms, bounds):
+                self._write_run(batches[begun:at], through)
+                self.roll(header.base_offset, now_ms)
+                begun, waiting_bytes, bounds = at, 0, self._bounds
+            waiting_bytes += header.byte_count
+        self._write_run(batches[begun:], through)
 
     @property
     def _bounds(self) -> SegmentLimits:
@@ -251,8 +246,10 @@ class LocalLog:
         if not batches:
             return
         self.segments[-1].append(batches, through=through)
-        for batch in batches:
-            self._learn(batch.header, batch.parts[-1])
+        for header, parts in batches:
+            if header.producer_id != NO_PRODUCER:
+                self._learn(header, parts[-1])
+        self.producers.end_offset = self.log_end
         if through:
             self._synced()
 

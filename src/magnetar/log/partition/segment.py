@@ -101,16 +101,29 @@ class Segment:
 
     # -- appending ----------------------------------------------------------------------------
 
-    def takes(self, header: BatchHead, now_ms: int, created_ms: int, limits: SegmentLimits) -> bool:
-        """Whether the batch belongs here and not into the next segment."""
-        if self.byte_count == 0:
+    def takes(
+        self,
+        header: BatchHead,
+        waiting_bytes: int,
+        now_ms: int,
+        created_ms: int,
+        limits: SegmentLimits,
+    ) -> bool:
+        """Whether the batch belongs here, behind others that are about to be written, and not into
+        the next segment."""
+        byte_count = self.byte_count + waiting_bytes
+        if byte_count == 0:
             return True
+        if byte_count + header.byte_count > min(limits.segment_bytes_max, RELATIVE_MAX):
+            return False
+        if header.last_offset - self.base_offset > RELATIVE_MAX:
+            return False
+        if self.byte_count == 0:
+            return True  # what it begins with decides on the rest
         began_ms = self.first_time_ms if self.first_time_ms >= 0 else created_ms
         age_ms = (header.max_timestamp_ms if self.first_time_ms >= 0 else now_ms) - began_ms
         return (
-            self.byte_count + header.byte_count <= min(limits.segment_bytes_max, RELATIVE_MAX)
-            and age_ms <= limits.segment_age_ms_max
-            and header.last_offset - self.base_offset <= RELATIVE_MAX
+            age_ms <= limits.segment_age_ms_max
             and len(self.index) * 8 < limits.index_bytes_max
             and len(self.times) * 12 < limits.index_bytes_max
         )

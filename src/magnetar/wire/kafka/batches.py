@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import crc32c
 
@@ -50,7 +50,7 @@ _BASE: Final = struct.Struct(">qii")
 _EPOCH: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
-_CRC_AT, _CHECKED_FROM, _ATTRIBUTES_LOW, _MAX_TIMESTAMP_AT = 17, 21, 22, 35
+_CRC_AT, _CHECKED_FROM, _ATTRIBUTES_LOW, _MAX_TIMESTAMP_AT, _PRODUCER_AT = 17, 21, 22, 35, 43
 
 
 class BatchHeader(NamedTuple):
@@ -85,11 +85,24 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
 
+Head = TypeVar("Head", bound=BatchHeader)
+
+
 def read_batch_header(view: Buffer, at: int = 0) -> BatchHeader:
     """Raises ``ProtocolError`` if ``view`` has no whole header there."""
+    return read_head(BatchHeader, view, at)
+
+
+def read_head(kind: type[Head], view: Buffer, at: int) -> Head:
+    """As ``read_batch_header``, as a kind of its own."""
     if len(view) - at < BATCH_HEADER_BYTES:
         raise ProtocolError(f"{len(view) - at} bytes are no record batch")
-    return BatchHeader._make(_HEADER.unpack_from(view, at))
+    return tuple.__new__(kind, _HEADER.unpack_from(view, at))
+
+
+def producer_of(batch: Buffer) -> int:
+    """Its producer's id, or ``NO_PRODUCER``."""
+    return int(_OFFSET.unpack_from(batch, _PRODUCER_AT)[0])
 
 
 def is_batch(payload: Buffer) -> bool:

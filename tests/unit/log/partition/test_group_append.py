@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.disk import Buffer, Disk, DiskFile, RealDisk, RealFile
-from magnetar.log.partition.batch_header import whole_batches
+from magnetar.log.partition.batch_header import BatchHead, whole_batches
 from magnetar.log.partition.group_append import append_group
+from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.local_log import Appended
 from magnetar.model.errors import MessageTooLargeError, NoSpaceError, OutOfOrderSequenceError
 from tests.unit.log.partition.kit import NOW_MS, batch, opened
@@ -50,6 +51,33 @@ def test_each_batch_has_its_outcome(tmp_path: Path) -> None:
     ]  # fmt: skip
     again = append_group(source, [sent(1, (7, 0, 3)), sent(1, (7, 0, 4))], 5, NOW_MS)
     assert again.outcomes == [Appended(5, 5, True, NOW_MS), Appended(10, 10)]
+    source.close()
+
+
+def test_the_work_for_a_batch_does_not_grow_with_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def counted(self: BatchHead) -> int:
+        nonlocal looks
+        looks += 1
+        return 12 + self.length
+
+    monkeypatch.setattr(BatchHead, "byte_count", property(counted))
+    source, _ = opened(tmp_path / "t-0", PartitionPolicy())
+    append_group(source, [sent(1) for _ in range(500)], 0, NOW_MS)
+    assert source.log_end == 500
+    assert looks <= 500 * 10
+    source.close()
+
+
+def test_a_group_goes_on_in_the_next_segment(tmp_path: Path) -> None:
+    source, _ = opened(tmp_path / "t-0")  # segments of 2000 bytes
+    outcomes = append_group(source, [sent(1, size=500) for _ in range(11)], 0, NOW_MS).outcomes
+    assert outcomes == [Appended(offset, offset) for offset in range(11)]
+    assert [each.base_offset for each in source.segments] == [0, 3, 6, 9]
+    assert all(each.byte_count <= 2000 for each in source.segments)
     source.close()
 
 

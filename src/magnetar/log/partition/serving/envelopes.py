@@ -24,6 +24,7 @@ from magnetar.wire.varint import varint
 
 ENVELOPE: Final = 1 << 14
 _HEAD: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _LENGTH_END: Final = 12
@@ -68,8 +69,14 @@ def wrap(payload: Buffer, messages: int, time_ms: int) -> bytearray:
     )
     batch[BATCH_HEADER_BYTES:start] = head
     batch[start : start + size] = payload  # the only copy of it
-    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
     return batch
+
+
+def just_wrapped(batch: bytearray, payload_bytes: int) -> tuple[memoryview, int]:
+    """The entry in a batch that ``wrap`` has made: bytes up to its end, and where it starts."""
+    end = len(batch) - _END
+    return memoryview(batch)[:end], end - payload_bytes
 
 
 def enclosed(batch: Buffer) -> Enclosed:

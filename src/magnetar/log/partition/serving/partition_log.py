@@ -34,7 +34,7 @@ from magnetar.log.partition.group_append import FULL, Outcome
 from magnetar.log.partition.hosting import HostedReplica, Rewritten
 from magnetar.log.partition.local_log import Appended
 from magnetar.log.partition.replication.leader import AppendOutcome
-from magnetar.log.partition.serving.envelopes import ENVELOPE, wrap
+from magnetar.log.partition.serving.envelopes import ENVELOPE, just_wrapped, wrap
 from magnetar.log.partition.serving.epochs import PartitionEpochs
 from magnetar.log.partition.serving.front import PartitionFront
 from magnetar.log.partition.serving.keeping import kept_of
@@ -42,7 +42,7 @@ from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
 from magnetar.log.partition.serving.opening import PartitionOpening
 from magnetar.log.partition.serving.positions import PartitionPositions
 from magnetar.log.partition.serving.producers import PartitionProducers
-from magnetar.log.partition.serving.stored_entries import HeldEntries, entry_of, read_entries
+from magnetar.log.partition.serving.stored_entries import HeldEntries, read_entries
 from magnetar.log.partition.serving.tail import PartitionTail
 from magnetar.log.policy import LogPolicy
 from magnetar.log.seam import (
@@ -131,6 +131,8 @@ class _Append:
 
     done: AppendDone
     stamp: Stamp | None
+    sizes: Sequence[int]
+    """Of its payloads, in bytes; ``size``: in all."""
     size: int
     awaits_all: bool
     placed: bool = False
@@ -217,7 +219,8 @@ class PartitionLog:
         """See the seam."""
         stamp = None if content is None else content.stamp
         awaits_all = content is None or content.awaits_all
-        append = _Append(done, stamp, sum(map(len, payloads)), awaits_all)
+        sizes = list(map(len, payloads))
+        append = _Append(done, stamp, sizes, sum(sizes), awaits_all)
         if awaits_all:
             self._appends.append(append)
         else:
@@ -272,23 +275,37 @@ class PartitionLog:
         self, append: _Append, batches: Sequence[bytearray], outcomes: Sequence[Outcome]
     ) -> None:
         """The lane has them, or has refused them."""
-        runs: list[Run] = []
-        for batch, outcome in zip(batches, outcomes, strict=True):
+        runs: list[list[int]] = []
+        run = [-1, -1, 0]
+        offsets: list[int] = []
+        entries: list[Entry] = []
+        position = self.places.position
+        for batch, size, outcome in zip(batches, append.sizes, outcomes, strict=True):
             if not isinstance(outcome, Appended):
                 append.error = append.error or outcome
                 continue
-            append.last_offset = max(append.last_offset, outcome.last_offset)
+            first, last, repeated, time_ms = outcome
+            append.last_offset = max(append.last_offset, last)
+            ledger_id, entry_id = position(first)
             if append.error is None:
-                runs.append(Run(*self.places.position(outcome.first_offset), 1))
+                if ledger_id != run[0] or entry_id != run[1] + run[2]:
+                    run = [ledger_id, entry_id, 0]
+                    runs.append(run)
+                run[2] += 1
+            data, start = memoryview(batch), 0
             if append.stamp is not None:
-                append.stamp.base_offset = outcome.first_offset
+                append.stamp.base_offset = first
                 append.stamp.leader_epoch = self.epoch
-                append.stamp.repeated_ms = outcome.time_ms
-            if not outcome.repeated:
-                self._uncommitted.append((outcome.first_offset, outcome.last_offset + 1))
-                entry = entry_of(self.places, memoryview(batch), read_header(batch))
-                self._tail.add(outcome.first_offset, entry)
-        append.runs = tuple(runs)
+                append.stamp.repeated_ms = time_ms
+            else:
+                data, start = just_wrapped(batch, size)
+            if not repeated:
+                self._uncommitted.append((first, last + 1))
+                offsets.append(first)
+                entries.append(Entry(ledger_id, entry_id, data, start))
+        if entries:
+            self._tail.add(offsets, entries)
+        append.runs = tuple([Run(*each) for each in runs])
         append.placed = True
         if not append.awaits_all:
             leader = self._hosted.machine.leader

@@ -1,14 +1,15 @@
 """The newest entries of partitions in memory, as they were written: nobody copies them.
 
-One budget in bytes over all logs; what came first goes first. Whoever reads bounds what it takes by
-what is committed: the tail has appended entries, too. Entries are shared objects, so that what one
-reader finds out about one (its ``description``) the others need not.
+One budget in bytes over all logs; the append that came first goes first. Whoever reads bounds what
+it takes by what is committed: the tail has appended entries, too. Entries are shared objects, so
+that what one reader finds out about one (its ``description``) the others need not.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.model.entry import Entry
@@ -25,15 +26,16 @@ class TailBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
-        self._order: deque[tuple[PartitionTail, int]] = deque()  # oldest first
+        self._order: deque[tuple[PartitionTail, int, int]] = deque()
+        """(tail, entries, bytes) of each append, oldest first."""
 
-    def added(self, tail: PartitionTail, size: int) -> None:
-        self._order.append((tail, size))
+    def added(self, tail: PartitionTail, count: int, size: int) -> None:
+        self._order.append((tail, count, size))
         self.held_bytes += size
         while self.held_bytes > self.bytes_max and len(self._order) > 1:
-            oldest, size = self._order.popleft()
+            oldest, count, size = self._order.popleft()
             self.held_bytes -= size
-            oldest.drop_first()
+            oldest.drop_first(count)
 
 
 class PartitionTail:
@@ -49,17 +51,21 @@ class PartitionTail:
         self._owed = 0
         """Entries that were cleared here, and are still counted in the budget."""
 
-    def add(self, offset: int, entry: Entry) -> None:
-        self._offsets.append(offset)
-        self._entries.append(entry)
-        self._budget.added(self, len(entry.data) + ENTRY_OVERHEAD_BYTES)
+    def add(self, offsets: Sequence[int], entries: Sequence[Entry]) -> None:
+        """Of one append, in order, one at least; they will go together."""
+        self._offsets += offsets
+        self._entries += entries
+        count = len(entries)
+        size = sum([len(entry.data) for entry in entries]) + count * ENTRY_OVERHEAD_BYTES
+        self._budget.added(self, count, size)
 
-    def drop_first(self) -> None:
+    def drop_first(self, count: int) -> None:
+        """Those of the oldest append."""
         if self._owed:
-            self._owed -= 1
+            self._owed -= count
             return
-        self._entries[self._dropped] = None
-        self._dropped += 1
+        self._entries[self._dropped : self._dropped + count] = [None] * count
+        self._dropped += count
         if self._dropped >= COMPACT_AT and 2 * self._dropped >= len(self._entries):
             del self._entries[: self._dropped], self._offsets[: self._dropped]
             self._dropped = 0
