@@ -129,6 +129,10 @@ class ReplicatedPartitions(Protocol):
         """How many can have replicas. Raises ``MetadataError``."""
         ...
 
+    async def brokers_away(self) -> int:
+        """How many more have replicas, and are not there now. Raises ``MetadataError``."""
+        ...
+
     async def serve(self, request: ClientFetchRequest) -> FetchResponse:
         """The fetch of a follower."""
         ...

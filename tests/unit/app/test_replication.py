@@ -1,0 +1,47 @@
+"""Whom a broker chooses for the replicas of a new partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from magnetar.app.replication import Replication
+from magnetar.cluster.sharing.led_topics import LedBy
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.log.partition.replication.brokers import PeerBroker
+from magnetar.log.partition.replication.election import LiveBroker
+from magnetar.log.partition.replication.node import ReplicationNode
+from magnetar.log.partition.replication.partition_state import PartitionState
+from magnetar.log.partition.replication.state_image import StateImage
+from magnetar.log.partition.replication.state_store import VersionedState
+from magnetar.model.errors import NotLeaderError
+
+
+class _Brokers:
+    async def look(self) -> Mapping[int, PeerBroker]:
+        return {each: PeerBroker(LiveBroker(1, each), "host", 1) for each in (1, 2)}
+
+
+def test_a_partition_is_made_while_a_broker_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = await SqliteMetadataStore.open(tmp_path / "metadata.db")
+        image = StateImage(metadata)
+        replication = Replication.__new__(Replication)
+        replication.me, replication._brokers = LedBy(1, 1), _Brokers()  # type: ignore[assignment]
+        replication.node = cast("ReplicationNode", SimpleNamespace(image=image))
+        with pytest.raises(NotLeaderError, match="not made yet"):
+            await replication.replicas(("t", 0), 3)
+        assert await replication.brokers_away() == 0
+        image.stored(("other", 0), VersionedState(PartitionState((2, 3), 1, ()), 0))
+        assert await replication.replicas(("t", 0), 3) == (1, 2, 3)
+        assert await replication.replicas(("t", 0), 2) == (1, 2)
+        assert (await replication.brokers(), await replication.brokers_away()) == (2, 1)
+        image.close()
+        await metadata.close()
+
+    asyncio.run(main())
