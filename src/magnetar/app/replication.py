@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
 
+import structlog
+
 from magnetar.app.partition_brokers import ReportedBrokers
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.sharing.led_topics import LedBy
@@ -23,6 +25,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.leading import PartitionLeading
+from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.assignment import beside
 from magnetar.log.partition.replication.brokers import live_of
 from magnetar.log.partition.replication.election import Live
@@ -34,6 +37,8 @@ from magnetar.model.errors import LogError, NoNodeError, NotLeaderError, Replica
 from magnetar.protocols.kafka.lines import BrokerWay, LeaderLine, connect_line
 from magnetar.protocols.kafka.services import KnownReplicas
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
+
+log = structlog.get_logger(__name__)
 
 
 class Replication:
@@ -115,10 +120,28 @@ class Replication:
 
     def replicas_of(self, name: TopicName) -> KnownReplicas | None:
         state = self.state_of(name)
-        if state is None:
+        return None if state is None else _known(state)
+
+    async def elect(self, name: TopicName, unclean: bool) -> KnownReplicas | None:
+        before = self.state_of(name)
+        if before is None:
             return None
-        in_sync = [member.broker for member in state.isr]
-        return KnownReplicas(state.leader, state.leader_epoch, state.replicas, in_sync)
+        live, change = await self.live(), election.rescue if unclean else election.prefer
+        partition = partition_of(name.log_name)
+        try:
+            stored = await self.node.image.store.change(*partition, partial(change, live=live))
+        except NoNodeError:
+            self.node.image.refresh(partition)
+            return None
+        if stored.state.leader != before.leader:
+            log.info(
+                "partition has another leader, as was asked for",
+                partition=f"{partition[0]}-{partition[1]}",
+                leader=stored.state.leader,
+                unclean=unclean,
+            )
+        self.stored(partition, stored)
+        return _known(stored.state)
 
     async def brokers(self) -> int:
         return len(await self._brokers.look())
@@ -128,3 +151,8 @@ class Replication:
 
     async def serve(self, request: ClientFetchRequest) -> FetchResponse:
         return await self.node.replicas.fetches.serve(request)
+
+
+def _known(state: PartitionState) -> KnownReplicas:
+    in_sync = [member.broker for member in state.isr]
+    return KnownReplicas(state.leader, state.leader_epoch, state.replicas, in_sync)
