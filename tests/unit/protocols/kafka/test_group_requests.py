@@ -606,6 +606,31 @@ def test_offsets_of_older_releases_are_told(monkeypatch: Any) -> None:
     run(scenario)
 
 
+def test_offsets_are_committed_and_told_while_the_store_is_silent(monkeypatch: Any) -> None:
+    """Each commit waited for it, for up to 15 s, and with it all that came behind."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await make_topics(world, 1)
+        assert await committed(peer, 5, topic="t0") is ErrorCode.NONE
+
+        async def silent(*_: object) -> None:
+            await asyncio.sleep(15)
+            raise BrokerMetadataError("the store is out of reach")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(world.services.control.partitioned), "topic", silent)
+            begun_s = asyncio.get_running_loop().time()
+            assert (await offset_of(peer, "t0"))[0] == 5
+            parts = [CommitPartition(number, 6) for number in range(20)]
+            asked = OffsetCommitRequest(G, topics=[CommitTopic("t0", parts)])
+            await peer.ask(ApiKey.OFFSET_COMMIT, asked)
+            assert asyncio.get_running_loop().time() - begun_s < 3
+        assert (await offset_of(peer, "t0"))[0] == 6
+
+    run(scenario)
+
+
 async def offsets_deleted(peer: KafkaPeer, *topics: str) -> tuple[int, dict[str, int]]:
     """The error of all, and that of each topic."""
     parts = [OffsetDeleteTopic(name, [OffsetDeleteRequestPartition(0)]) for name in topics]

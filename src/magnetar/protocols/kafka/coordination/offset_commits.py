@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import BrokerMetadataError, MagnetarError
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import (
     UNKNOWN_ID,
@@ -25,6 +24,7 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
     OffsetKey,
     PendingKey,
 )
+from magnetar.protocols.kafka.coordination.lookups import ANSWER_S, in_time
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.errors import ErrorCode
@@ -56,20 +56,20 @@ async def gathered(
     key_of: Callable[[str, int], OffsetKey | PendingKey],
 ) -> GatheredOffsets:
     """``key_of`` names the place of a topic's partition in the log."""
-    now_ms = services.now_ms()
+    now_ms, deadline_s = services.now_ms(), asyncio.get_running_loop().time() + ANSWER_S
     found = GatheredOffsets([], [], [])
     for topic in topics:
         said = TopicResults(topic.name)
         found.answers.append(said)
         # Before it is asked for: a topic that is made anew meanwhile has not what is committed.
-        topic_id = await _id_of(services, topic.name)
+        topic_id = await _id_of(services, topic.name, deadline_s)
         for part in topic.partitions:
             where = PartitionResult(part.index)
             said.partitions.append(where)
             if len(part.metadata or "") > METADATA_CHARS_MAX:
                 where.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            if not await services.has(topic.name, part.index):
+            if not await _is_there(services, topic.name, part.index, deadline_s):
                 where.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             found.waiting.append(where)
@@ -95,20 +95,29 @@ async def _ids_of(
     services: KafkaServices, known: Mapping[tuple[str, int], Committed], names: Sequence[str]
 ) -> dict[str, str]:
     """Topics of which nothing is known that has an id are not asked for."""
-    found = dict.fromkeys(names, UNKNOWN_ID)
+    found, deadline_s = dict.fromkeys(names, UNKNOWN_ID), asyncio.get_running_loop().time()
+    deadline_s += ANSWER_S
     asked = {name for (name, _), each in known.items() if each.topic_id and name in found}
     in_order = sorted(asked)
     for start in range(0, len(in_order), LOOKUPS_AT_ONCE):
         some = in_order[start : start + LOOKUPS_AT_ONCE]
-        ids = await asyncio.gather(*map(partial(_id_of, services), some))
+        ids = await asyncio.gather(*(_id_of(services, name, deadline_s) for name in some))
         found.update(zip(some, ids, strict=True))
     return found
 
 
-async def _id_of(services: KafkaServices, name: str) -> str:
+async def _is_there(services: KafkaServices, name: str, index: int, deadline_s: float) -> bool:
+    """As ``KafkaServices.has``."""
+    try:
+        return await in_time(services.has(name, index), deadline_s)
+    except BrokerMetadataError:
+        return True
+
+
+async def _id_of(services: KafkaServices, name: str, deadline_s: float) -> str:
     """Of the topic that has the name now, if there is one; unknown while metadata cannot be read:
     groups go on without it."""
     try:
-        return (await services.topic_ids.of(topic_of(name))).hex
+        return (await in_time(services.topic_ids.of(topic_of(name)), deadline_s)).hex
     except MagnetarError:
         return UNKNOWN_ID
