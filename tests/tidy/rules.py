@@ -336,7 +336,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("server",),
     ),
     "magnetar.protocols.kafka.coordination": (
-        ("classic_records", "group_offsets", "group_states", "transaction_states"),
+        ("classic_records", "group_offsets", "group_states", "lookups", "transaction_states"),
         ("group", "transaction"),
         ("coordinator_state", "subscriptions"),
         ("live_groups", "offset_commits", "offset_log", "topic_shapes"),

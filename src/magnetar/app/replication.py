@@ -2,15 +2,18 @@
 (``log.partition.leading``), lookups (``cluster.led_topics``), Kafka's clients
 (``protocols.kafka.services``).
 
-Why: docs/adr/0114-brokers-replicate-partitions.md.
+Why: docs/adr/0114-brokers-replicate-partitions.md, and who is away:
+docs/adr/0197-brokers-that-are-away-get-replicas.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
+
+import structlog
 
 from magnetar.app.partition_brokers import ReportedBrokers
 from magnetar.cluster.brokers.reports import BrokerReport
@@ -22,17 +25,20 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.leading import PartitionLeading
-from magnetar.log.partition.replication.assignment import zones_in_turn
+from magnetar.log.partition.replication import election
+from magnetar.log.partition.replication.assignment import beside
 from magnetar.log.partition.replication.brokers import live_of
 from magnetar.log.partition.replication.election import Live
 from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
 from magnetar.log.partition.replication.partition_state import PartitionState
 from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.log.partition.serving.partition_names import partition_of
-from magnetar.model.errors import LogError, NoNodeError, ReplicationFactorError
+from magnetar.model.errors import LogError, NoNodeError, NotLeaderError, ReplicationFactorError
 from magnetar.protocols.kafka.lines import BrokerWay, LeaderLine, connect_line
 from magnetar.protocols.kafka.services import KnownReplicas
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse
+
+log = structlog.get_logger(__name__)
 
 
 class Replication:
@@ -72,22 +78,20 @@ class Replication:
         return live_of(await self._brokers.look())
 
     async def replicas(self, partition: Partition, replication_factor: int) -> Sequence[int]:
-        """This broker, and others as far as possible of other zones."""
+        """This broker, and others as far as possible of other zones; those that are away if there
+        are too few. Raises ``NotLeaderError`` if there are too few all the same: its topic was
+        taken, so whoever asks is not to give up, but to ask again."""
         brokers = await self._brokers.look()
-        if replication_factor > len(brokers):
-            raise ReplicationFactorError(
-                f"{replication_factor} replicas are asked for, and {len(brokers)} brokers are "
-                "there that can have them; start more, or ask for fewer"
-            )
-        me = self.me.node_id
-        mine = brokers[me].zone if me in brokers else ""
-        zones = {number: each.zone for number, each in brokers.items() if number != me}
-        others = list(zones_in_turn(zones))
-        if others:  # so that one broker's partitions have their followers on different ones
-            first = zlib.crc32(f"{partition[0]}-{partition[1]}".encode()) % len(others)
-            others = others[first:] + others[:first]
-        others.sort(key=lambda number: zones[number] == mine)
-        return (me, *others[: replication_factor - 1])
+        zones = {number: each.zone for number, each in brokers.items()}
+        turn = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
+        try:
+            return beside(self.me.node_id, zones, self._away(brokers), replication_factor, turn)
+        except ReplicationFactorError as error:
+            name = f"{partition[0]}-{partition[1]}"
+            raise NotLeaderError(f"partition {name} is not made yet: {error}") from error
+
+    def _away(self, brokers: Container[int]) -> list[int]:
+        return [each for each in self.node.image.assigned() if each not in brokers]
 
     def stored(self, partition: Partition, state: VersionedState) -> None:
         self.node.image.stored(partition, state)
@@ -116,13 +120,39 @@ class Replication:
 
     def replicas_of(self, name: TopicName) -> KnownReplicas | None:
         state = self.state_of(name)
-        if state is None:
+        return None if state is None else _known(state)
+
+    async def elect(self, name: TopicName, unclean: bool) -> KnownReplicas | None:
+        before = self.state_of(name)
+        if before is None:
             return None
-        in_sync = [member.broker for member in state.isr]
-        return KnownReplicas(state.leader, state.leader_epoch, state.replicas, in_sync)
+        live, change = await self.live(), election.rescue if unclean else election.prefer
+        partition = partition_of(name.log_name)
+        try:
+            stored = await self.node.image.store.change(*partition, partial(change, live=live))
+        except NoNodeError:
+            self.node.image.refresh(partition)
+            return None
+        if stored.state.leader != before.leader:
+            log.info(
+                "partition has another leader, as was asked for",
+                partition=f"{partition[0]}-{partition[1]}",
+                leader=stored.state.leader,
+                unclean=unclean,
+            )
+        self.stored(partition, stored)
+        return _known(stored.state)
 
     async def brokers(self) -> int:
         return len(await self._brokers.look())
 
+    async def brokers_away(self) -> int:
+        return len(self._away(await self._brokers.look()))
+
     async def serve(self, request: ClientFetchRequest) -> FetchResponse:
         return await self.node.replicas.fetches.serve(request)
+
+
+def _known(state: PartitionState) -> KnownReplicas:
+    in_sync = [member.broker for member in state.isr]
+    return KnownReplicas(state.leader, state.leader_epoch, state.replicas, in_sync)

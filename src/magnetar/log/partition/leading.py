@@ -47,8 +47,8 @@ class Company(Protocol):
         ...
 
     async def replicas(self, partition: Partition, replication_factor: int) -> Sequence[int]:
-        """The brokers of a new partition, this one first. Raises ``ReplicationFactorError``,
-        ``MetadataError``."""
+        """The brokers of a new partition, this one first. Raises ``ReplicationFactorError`` if
+        there never are enough, ``NotLeaderError`` if there are not now; ``MetadataError``."""
         ...
 
     def stored(self, partition: Partition, state: VersionedState) -> None:

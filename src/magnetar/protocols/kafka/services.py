@@ -129,6 +129,15 @@ class ReplicatedPartitions(Protocol):
         """How many can have replicas. Raises ``MetadataError``."""
         ...
 
+    async def brokers_away(self) -> int:
+        """How many more have replicas, and are not there now. Raises ``MetadataError``."""
+        ...
+
+    async def elect(self, name: TopicName, unclean: bool) -> KnownReplicas | None:
+        """Have its preferred replica lead it, or, ``unclean`` and if nobody leads it, any that
+        lives. What it is then; None: its log is no such one. Raises ``MetadataError``."""
+        ...
+
     async def serve(self, request: ClientFetchRequest) -> FetchResponse:
         """The fetch of a follower."""
         ...

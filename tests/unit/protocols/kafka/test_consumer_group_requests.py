@@ -632,6 +632,34 @@ def test_topics_that_cannot_be_looked_up_have_clients_ask_again(
     run(scenario)
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_members_are_answered_while_the_store_is_silent(
+    monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """Heartbeats waited for it, for up to 15 s, which librdkafka takes for a lost coordinator."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+
+        async def silent(*_: object) -> int:
+            await asyncio.sleep(15)
+            raise BrokerMetadataError("the store is out of reach")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(world.services), "count_of", silent)
+            patch.setattr(type(world.services.control.groups), "of", silent)
+            for _ in range(3):
+                await asyncio.sleep(6)
+                begun_s = asyncio.get_running_loop().time()
+                said = {"names": [WIDE], "rebalance_timeout_ms": 30_000} if full else {}
+                assert (await one.beat(**said)).error_code == ErrorCode.NONE
+                assert asyncio.get_running_loop().time() - begun_s < 3
+            assert one.partitions == list(range(PARTITIONS))
+
+    run(scenario)
+
+
 def test_groups_that_nobody_needs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: KafkaWorld) -> None:
         await begun(world)

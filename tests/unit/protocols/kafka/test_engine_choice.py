@@ -28,11 +28,15 @@ COMPACT = {"cleanup.policy": "compact"}
 class Others:
     """Brokers that can have replicas."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, away: int = 0) -> None:
         self.count = count
+        self.away = away
 
     async def brokers(self) -> int:
         return self.count
+
+    async def brokers_away(self) -> int:
+        return self.away
 
     def replicas_of(self, name: object) -> None:
         return None
@@ -170,6 +174,23 @@ def test_copies_are_no_fewer_than_on_ledgers() -> None:
             assert said.replication_factor == (has[0] if has else 1)
         refused = await made(peer, "five", 5, **COMPACT)
         assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+    run(scenario)
+
+
+def test_brokers_that_are_away_count_where_the_others_can_be_written_to() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, services = world.peer(), world.services
+        services.directory = KeptPartitions()  # type: ignore[assignment]
+        said = {"magnetar.engine": "partition", "min.insync.replicas": "2"}
+        for there, away, error in (
+            (2, 1, ErrorCode.NONE),
+            (2, 0, ErrorCode.INVALID_REPLICATION_FACTOR),
+            (1, 2, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ):
+            services.replicated = Others(there, away)  # type: ignore[assignment]
+            assert (await made(peer, f"t{there}{away}", 3, **said)).error_code == error
+        assert (await made(peer, "not-said", **COMPACT)).replication_factor == 1
 
     run(scenario)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
-from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import LogError, NotEnoughBookiesError
+from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.model.errors import BrokerMetadataError, LogError, NotEnoughBookiesError
 from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
@@ -548,6 +549,84 @@ def test_offsets_of_what_does_not_exist_are_not_kept() -> None:
         assert found == [[ErrorCode.NONE, unknown, unknown], [unknown], [unknown], [unknown]]
         assert (await offset_of(peer))[0] == 5
         assert (await offset_of(peer, "tt"))[0] == -1
+
+    run(scenario)
+
+
+async def all_offsets(peer: KafkaPeer) -> dict[str, int]:
+    """Of the first partitions of all topics of which there are any."""
+    answer = await peer.ask(
+        ApiKey.OFFSET_FETCH, OffsetFetchRequest(groups=[OffsetsGroup(G, topics=None)])
+    )
+    return {each.name: each.partitions[0].offset for each in answer.groups[0].topics}
+
+
+def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_the_next_of_its_name() -> None:
+    """A group passed over the first records of a topic that was made anew, and nobody was told."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, partitioned = world.peer(), world.services.control.partitioned
+        await make_topics(world, 2)
+        for name in ("t0", "t1"):
+            assert await committed(peer, 7, topic=name) is ErrorCode.NONE
+        await partitioned.delete(parse_topic("t0"))
+        assert (await offset_of(peer, "t0"))[0] == -1
+        await partitioned.create(parse_topic("t0"), 1)
+        assert (await offset_of(peer, "t0"))[0] == -1
+        assert await all_offsets(peer) == {"t1": 7}
+        await moved(world)
+        peer = world.peer()
+        assert await all_offsets(peer) == {"t1": 7}
+        assert await committed(peer, 3, topic="t0") is ErrorCode.NONE
+        assert await all_offsets(peer) == {"t0": 3, "t1": 7}
+
+    run(scenario)
+
+
+def test_offsets_of_older_releases_are_told(monkeypatch: Any) -> None:
+    """They have no ids. What is committed while ids cannot be known has none either."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        ids = world.services.topic_ids
+
+        async def out_of_reach(_: TopicName) -> uuid.UUID:
+            raise BrokerMetadataError("the store is out of reach")
+
+        await make_topics(world, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ids, "of", out_of_reach)
+            assert await committed(peer, 5, topic="t0") is ErrorCode.NONE
+        assert (await offset_of(peer, "t0"))[0] == 5
+        assert await committed(peer, 6, topic="t0") is ErrorCode.NONE
+        with monkeypatch.context() as patched:
+            patched.setattr(ids, "of", out_of_reach)
+            assert (await offset_of(peer, "t0"))[0] == 6
+
+    run(scenario)
+
+
+def test_offsets_are_committed_and_told_while_the_store_is_silent(monkeypatch: Any) -> None:
+    """Each commit waited for it, for up to 15 s, and with it all that came behind."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await make_topics(world, 1)
+        assert await committed(peer, 5, topic="t0") is ErrorCode.NONE
+
+        async def silent(*_: object) -> None:
+            await asyncio.sleep(15)
+            raise BrokerMetadataError("the store is out of reach")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(world.services.control.partitioned), "topic", silent)
+            begun_s = asyncio.get_running_loop().time()
+            assert (await offset_of(peer, "t0"))[0] == 5
+            parts = [CommitPartition(number, 6) for number in range(20)]
+            asked = OffsetCommitRequest(G, topics=[CommitTopic("t0", parts)])
+            await peer.ask(ApiKey.OFFSET_COMMIT, asked)
+            assert asyncio.get_running_loop().time() - begun_s < 3
+        assert (await offset_of(peer, "t0"))[0] == 6
 
     run(scenario)
 

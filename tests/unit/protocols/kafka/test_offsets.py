@@ -30,7 +30,8 @@ def some_offsets(source: random.Random, count: int) -> list[OffsetChange]:
     made: list[OffsetChange] = []
     for _ in range(count):
         key = OffsetKey(f"g{source.randrange(3)}", f"t{source.randrange(2)}", source.randrange(4))
-        value = Committed(source.randrange(1_000), source.randrange(-1, 9), "mä", 17)
+        topic_id = source.choice(["", "74e622ecd9a5011909c841cd13205c9d"])
+        value = Committed(source.randrange(1_000), source.randrange(-1, 9), "mä", 17, topic_id)
         made.append((key, value if source.random() < 0.8 else None))
     return made
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import LedgerError
+from magnetar.model.errors import BrokerMetadataError, LedgerError
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     ChangeResource,
@@ -257,6 +257,20 @@ def test_a_fetch_waits_for_what_others_give_back() -> None:
         assert await a.acknowledge((0, 0, RELEASE)) == 0
         _, answer = await b.peer.next()
         assert answer.topics[0].partitions[0].acquired[0].delivery_count == 2
+
+    run(scenario)
+
+
+def test_what_cannot_be_served_now_is_no_end_for_consumers_in_java(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        a = await joined(world)
+
+        async def out_of_reach(*_: object, **__: object) -> None:
+            raise BrokerMetadataError("the store is out of reach")
+
+        monkeypatch.setattr(world.services.topics, "get", out_of_reach)
+        said = await a.fetch(wait_ms_max=0)
+        assert said.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(scenario)
 

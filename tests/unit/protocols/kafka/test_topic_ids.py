@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.model.errors import BrokerMetadataError
 from magnetar.protocols.kafka import topic_ids
 from magnetar.protocols.kafka.topic_ids import SEARCH_S
 from magnetar.wire.kafka.admin_messages import (
@@ -375,3 +376,21 @@ def test_ids_are_as_secret_as_names(tmp_path: Path) -> None:
         assert await fetched(carol, topic.topic_id) == {topic.topic_id: []}
 
     run_in(lambda: SecuredWorld(tmp_path), scenario)
+
+
+def test_a_fetch_that_cannot_be_served_now_is_no_end_for_consumers_in_java(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They know no LEADER_NOT_AVAILABLE there, and end with an ``IllegalStateException``."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        found = (await by_name(peer, TOPIC)).topic_id
+
+        async def out_of_reach(*_: object, **__: object) -> None:
+            raise BrokerMetadataError("the store is out of reach")
+
+        monkeypatch.setattr(world.services.topics, "get", out_of_reach)
+        assert await fetched(peer, found) == {found: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+    run(scenario)

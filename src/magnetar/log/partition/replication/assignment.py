@@ -11,6 +11,9 @@ Rules:
   when it dies.
 * With zones, brokers of different zones take turns in the order: replicas of one partition are of
   as many zones as there are, or as it has replicas.
+* Where fewer brokers live than replicas are asked for, those that are away have the rest: they
+  fetch when they are back. Known of those is whoever has a replica of some partition; of no other
+  broker can it be said that it will come back.
 """
 
 from __future__ import annotations
@@ -39,6 +42,30 @@ def assign(
         )
         for number in range(partitions)
     ]
+
+
+def beside(
+    leader: int, zones: Mapping[int, str], away: Sequence[int], replication_factor: int, turn: int
+) -> tuple[int, ...]:
+    """The replicas of one partition that ``leader`` is to lead, itself first, then others, of other
+    zones as far as possible; ``turn``: so that one broker's partitions have their followers on
+    different ones. ``zones``: of the brokers that live. Raises ``ReplicationFactorError``."""
+    others = list(zones_in_turn({each: zones[each] for each in zones if each != leader}))
+    missing = replication_factor - 1 - len(others)
+    absent = sorted(each for each in away if each != leader and each not in zones)
+    if missing > len(absent):
+        raise ReplicationFactorError(
+            f"{replication_factor} replicas are asked for, and {len(others) + 1} brokers are there "
+            f"that can have them, {len(absent)} are away; start more, or ask for fewer"
+        )
+    others = _turned(others, turn)
+    others.sort(key=lambda each: zones[each] == zones.get(leader, ""))
+    return (leader, *(others + _turned(absent, turn))[: replication_factor - 1])
+
+
+def _turned(brokers: list[int], turn: int) -> list[int]:
+    first = turn % len(brokers) if brokers else 0
+    return brokers[first:] + brokers[:first]
 
 
 def _distance(turn: int, place: int, count: int) -> int:

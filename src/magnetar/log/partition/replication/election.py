@@ -166,6 +166,15 @@ def prefer(state: PartitionState, live: Live) -> PartitionState | None:
     return _new_leader(state, first, live)
 
 
+def rescue(state: PartitionState, live: Live) -> PartitionState | None:
+    """Led by any replica that lives, because somebody says so, though it may lack what was
+    committed; None: it has a leader, or nobody lives."""
+    if state.leader != NO_LEADER:
+        return None
+    found = elect(state, live, unclean=True)
+    return found if found is not None and found.leader != NO_LEADER else None
+
+
 def relieve(state: PartitionState, live: Live) -> PartitionState | None:
     """Led by another, if the leader drains; it stays in sync. None: it does not, or nobody else is
     there who can lead without a loss."""

@@ -77,6 +77,10 @@ class StateImage:
         """By the numbers of its partitions."""
         return {each[1]: state for each, state in self.states.items() if each[0] == topic}
 
+    def assigned(self) -> AbstractSet[int]:
+        """The brokers that have replicas, whether they live or not."""
+        return {each for found in self.states.values() for each in found.state.replicas}
+
     def stored(self, partition: Partition, state: VersionedState) -> None:
         """This process has just written or read it: others are told before a watch comes."""
         self._learn(partition, state)

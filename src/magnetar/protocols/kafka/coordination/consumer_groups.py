@@ -32,11 +32,13 @@ from magnetar.protocols.kafka.consumers.consumer_group import (
     ConsumerHeartbeat,
     HeartbeatAnswer,
 )
+from magnetar.protocols.kafka.consumers.id_partitions import TopicShape
 from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
 from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, Reader
+from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
 from magnetar.protocols.kafka.group_settings import CONSUMER
 from magnetar.protocols.kafka.names import kafka_name
@@ -147,15 +149,33 @@ class ConsumerGroups:
     def _must_look_up(
         self, live: LiveConsumerGroup, said: ConsumerHeartbeat, reader: Reader | None
     ) -> bool:
-        names, patterns = live.group.looked_up
         if reader is not None and live.group.pattern_of(said):
             known = live.readers.get(said.member_id)
             if known is None or known.who != reader.who:
                 return True
-        if set(said.names or ()) - names or (said.pattern and said.pattern not in patterns):
+        if self._says_what_is_new(live, said):
             return True
         due = self._services.now_ms() >= live.look_up_ms
         return live.group.is_restored or (due and not live.looking_up.locked())
+
+    @staticmethod
+    def _says_what_is_new(live: LiveConsumerGroup, said: ConsumerHeartbeat) -> bool:
+        names, patterns = live.group.looked_up
+        new_pattern = bool(said.pattern) and said.pattern not in patterns
+        return new_pattern or bool(set(said.names or ()) - names)
+
+    async def _found(
+        self,
+        live: LiveConsumerGroup,
+        names: frozenset[str],
+        patterns: frozenset[str],
+        said: ConsumerHeartbeat,
+    ) -> tuple[dict[str, frozenset[str]], frozenset[str], dict[str, TopicShape]]:
+        """What each of ``patterns`` matches, all names that count, and those topics that there are.
+        Raises ``InvalidTopicNameError``, ``MetadataError``."""
+        matched = await self._matched(live, patterns, said)
+        wanted = names.union(*matched.values())
+        return matched, wanted, await topic_shapes(self._services, wanted)
 
     async def _look_up(
         self, live: LiveConsumerGroup, said: ConsumerHeartbeat, reader: Reader | None
@@ -177,14 +197,14 @@ class ConsumerGroups:
                     f"group {group.group_id} has {PATTERNS_MAX} different regular expressions, "
                     "which is the most",
                 )
+            must_know = not group.knows_topics or self._says_what_is_new(live, said)
+            found = self._found(live, names, patterns, said)
             try:
-                matched = await self._matched(live, patterns, said)
-                wanted = names.union(*matched.values())
-                shapes = await topic_shapes(self._services, wanted)
+                matched, wanted, shapes = await (found if must_know else in_time(found))
             except InvalidTopicNameError as error:
                 return HeartbeatAnswer(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
             except MagnetarError as error:
-                if not group.knows_topics or said.subscribes:
+                if must_know:
                     raise
                 log.debug("topics not looked up", group=group.group_id, error=str(error))
                 live.look_up_ms = self._services.now_ms() + MISSING_MS

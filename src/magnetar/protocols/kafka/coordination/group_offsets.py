@@ -6,7 +6,9 @@ Pure. What is stored of them: ``coordinator_state``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+UNKNOWN_ID: Final = ""
 
 
 class OffsetKey(NamedTuple):
@@ -16,10 +18,18 @@ class OffsetKey(NamedTuple):
 
 
 class Committed(NamedTuple):
+    """``topic_id``: in hexadecimal digits; by an older release, or while metadata could not be
+    read, unknown."""
+
     offset: int
     leader_epoch: int
     metadata: str
     committed_ms: int
+    topic_id: str = UNKNOWN_ID
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it was committed of that topic, as far as is known."""
+        return UNKNOWN_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
 
 
 class PendingKey(NamedTuple):

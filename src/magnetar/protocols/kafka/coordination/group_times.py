@@ -8,6 +8,7 @@ import structlog
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, LiveShareGroup
+from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.group_settings import told_times
 from magnetar.protocols.kafka.services import KafkaServices
 
@@ -21,7 +22,7 @@ async def learn_times(
     ``told_times``. True: sessions have another length."""
     group_id = live.group.group_id
     try:
-        said = await services.control.groups.of(group_id)
+        said = await in_time(services.control.groups.of(group_id))
     except MagnetarError as error:
         log.debug("settings not looked up", group=group_id, error=str(error))
         return False

@@ -25,6 +25,7 @@ from magnetar.protocols.kafka.coordination.consumer_groups import LOOK_UP_MS, MI
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveShareGroup
+from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
 from magnetar.protocols.kafka.group_settings import SHARE
 from magnetar.protocols.kafka.services import KafkaServices
@@ -104,10 +105,12 @@ class ShareGroups:
         """Raises ``MetadataError`` while what ``said`` subscribes to cannot be known."""
         await learn_times(self._services, live, SHARE)
         names = live.group.names() | set(said.names or ())
+        must_know = not names <= live.group.looked_up
+        shapes_of = topic_shapes(self._services, names)
         try:
-            shapes = await topic_shapes(self._services, names)
+            shapes = await (shapes_of if must_know else in_time(shapes_of))
         except MagnetarError as error:
-            if said.names is not None:
+            if must_know:
                 raise
             log.debug("topics not looked up", group=live.group.group_id, error=str(error))
             live.look_up_ms = self._services.now_ms() + MISSING_MS

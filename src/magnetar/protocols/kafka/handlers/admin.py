@@ -38,7 +38,7 @@ from magnetar.protocols.kafka.handlers.engine_choice import (
     tell,
 )
 from magnetar.protocols.kafka.names import check_new, topic_of
-from magnetar.protocols.kafka.services import NO_NODE, KafkaServices
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
 from magnetar.wire.kafka.admin_messages import (
@@ -179,16 +179,29 @@ async def _replication(
         raise InvalidPolicyError(f"{UNCLEAN} = {unclean!r}: true or false is expected")
     if least is not None and not (least.isascii() and least.isdigit() and int(least)):
         raise InvalidPolicyError(f"{MIN_IN_SYNC} = {least!r}: a whole number from 1 on is expected")
+    in_sync = copies.in_sync_least if least is None else int(least)
     if factor > brokers:
-        raise ReplicationFactorError(
-            f"{factor} replicas are asked for, and {brokers} brokers are there that can have them"
-        )
+        await _check_away(services.replicated, factor, brokers, in_sync)
     said = {
         "replicationFactor": max(copies.replicas, factor),
-        "minInSyncReplicas": copies.in_sync_least if least is None else int(least),
+        "minInSyncReplicas": in_sync,
         "uncleanLeaderElection": unclean == "true",
     }
     return ReplicationPolicy.decode(said)
+
+
+async def _check_away(
+    replicated: ReplicatedPartitions, factor: int, brokers: int, in_sync: int
+) -> None:
+    """Fewer ``brokers`` are there than replicas are asked for: those that are away get the rest, as
+    with Kafka, if it can be written to without them. Raises ``ReplicationFactorError``,
+    ``MetadataError``."""
+    away = await replicated.brokers_away()
+    if factor > brokers + away or min(in_sync, factor) > brokers:
+        raise ReplicationFactorError(
+            f"{factor} replicas are asked for, {in_sync or 1} of them in sync, and {brokers} "
+            f"brokers are there that can have them, {away} are away"
+        )
 
 
 async def create_partitions(

@@ -42,7 +42,7 @@ from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
-from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
 from magnetar.wire.kafka.fetch_messages import (
     AbortedRange,
     ClientFetchRequest,
@@ -191,7 +191,7 @@ class _Collected:
         except _CodeError as error:
             found.error_code = error.code
         except MagnetarError as error:
-            found.error_code = error_code(error)
+            found.error_code = fetch_error_code(error)
             log.info("fetch refused", topic=topic.name, partition=part.partition, error=str(error))
         self.failed = self.failed or found.error_code != ErrorCode.NONE
         return found

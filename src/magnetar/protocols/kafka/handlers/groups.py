@@ -7,6 +7,7 @@ Errors of the coordinator's own log or ownership are told as ``NOT_COORDINATOR``
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -16,8 +17,8 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coord
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Joining, protocols_of
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, OffsetKey
-from magnetar.protocols.kafka.coordination.offset_commits import gathered
-from magnetar.protocols.kafka.services import NO_NODE, Node
+from magnetar.protocols.kafka.coordination.offset_commits import gathered, told
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.cluster_messages import (
@@ -237,12 +238,16 @@ class GroupHandlers:
             stable = request.require_stable
             groups = [
                 await self._offsets(
-                    each.group_id, each.topics, stable, (each.member_id, each.member_epoch)
+                    session.services,
+                    (each.group_id, each.topics),
+                    stable,
+                    (each.member_id, each.member_epoch),
                 )
                 for each in request.groups
             ]
             return OffsetFetchResponse(groups=groups)
-        found = await self._offsets(request.group_id, request.topics, request.require_stable)
+        asked = request.group_id, request.topics
+        found = await self._offsets(session.services, asked, request.require_stable)
         if found.error_code and head.version < 2:
             # There is no place for an error but at each partition.
             found.topics = [
@@ -256,13 +261,15 @@ class GroupHandlers:
 
     async def _offsets(
         self,
-        group_id: str,
-        topics: list[TopicPartitions] | None,
+        services: KafkaServices,
+        asked: tuple[str, list[TopicPartitions] | None],
         stable: bool,
         member: tuple[str | None, int] = (None, -1),
     ) -> FoundOffsetsGroup:
-        """``stable``: an offset that an open transaction is to commit is an error; ``member``: its
-        id and epoch, if it says that it is one."""
+        """``asked``: the group, and what of it; None: all. ``stable``: an offset that an open
+        transaction is to commit is an error; ``member``: its id and epoch, if it says that it is
+        one."""
+        group_id, topics = asked
         said = FoundOffsetsGroup(group_id)
         try:
             shard = await self.coordinator.shard(group_id)
@@ -274,7 +281,9 @@ class GroupHandlers:
             said.error_code = live.group.check_fetch(*member)
             if said.error_code:
                 return said
-        known = shard.log.offsets.of(group_id)
+        known: Mapping[tuple[str, int], Committed] = shard.log.offsets.of(group_id)
+        names = {name for name, _ in known} if topics is None else {each.name for each in topics}
+        known = await told(services, known, [*names])
         if topics is None:
             wanted: dict[str, list[int]] = {}
             for name, index in known:
@@ -289,7 +298,7 @@ class GroupHandlers:
                     unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
                     of_topic.partitions.append(FoundOffset(index, error_code=unstable))
                     continue
-                offset, epoch, metadata, _ = known.get((topic.name, index), NO_OFFSET)
+                offset, epoch, metadata, *_ = known.get((topic.name, index), NO_OFFSET)
                 of_topic.partitions.append(FoundOffset(index, offset, epoch, metadata))
         return said
 

@@ -1,5 +1,4 @@
-"""What admins ask of partitions: who leads them, page by page; where they begin; elections and
-moves.
+"""What admins ask of partitions: who leads them, page by page; where they begin; moves.
 
 Of the latter there are none: an owner is chosen by the cluster, copies are the ledgers', and
 replicas of partitions stay with the brokers that were chosen when they were made. So a reassignment
@@ -30,8 +29,6 @@ from magnetar.wire.kafka.partition_messages import (
     DescribeTopicPartitionsResponse,
     ElectedPartition,
     ElectedTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignPartition,
@@ -116,22 +113,6 @@ def _check_deletes(partition: Partition) -> None:
             f"{partition.topic.name} is compacted and not deleted from (cleanup.policy=compact): "
             "set cleanup.policy=compact,delete, or send records without values for the keys"
         )
-
-
-async def elect_leaders(
-    session: KafkaSession, head: RequestHead, request: ElectLeadersRequest
-) -> ElectLeadersResponse:
-    answer = ElectLeadersResponse()
-    for topic in request.topics or []:
-        said = ElectedTopic(topic.name)
-        answer.topics.append(said)
-        for index in topic.partitions:
-            where = ElectedPartition(index, ErrorCode.ELECTION_NOT_NEEDED)
-            said.partitions.append(where)
-            if not await session.services.has(topic.name, index):
-                where.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                where.error_message = f"there is no partition {index} of topic {topic.name}"
-    return answer
 
 
 async def list_reassignments(

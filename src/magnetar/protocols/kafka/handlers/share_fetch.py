@@ -46,7 +46,7 @@ from magnetar.protocols.kafka.shares.share_sessions import (
     ShareSession,
 )
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
 from magnetar.wire.kafka.share_fetch_messages import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
@@ -201,7 +201,7 @@ class ShareFetchHandlers:
             try:
                 await self._one(session, share, place, request, found, said)
             except MagnetarError as error:
-                said.error, said.why = _code(error), str(error)
+                said.error, said.why = _fetch_code(error), str(error)
             if said.error:
                 found.failed = True
                 log.info("share fetch refused", group=share.key.group_id, error=said.why)
@@ -327,6 +327,10 @@ async def _partition(session: KafkaSession, place: TopicIdPartition) -> Partitio
 
 def _code(error: MagnetarError) -> ErrorCode:
     return error.code if isinstance(error, StateRefusedError) else error_code(error)
+
+
+def _fetch_code(error: MagnetarError) -> ErrorCode:
+    return error.code if isinstance(error, StateRefusedError) else fetch_error_code(error)
 
 
 def _key(group_id: str | None, member_id: str | None) -> tuple[SessionKey, str]:

@@ -12,6 +12,7 @@ from magnetar.log.partition.replication.election import (
     give_up,
     prefer,
     relieve,
+    rescue,
     with_isr,
 )
 from magnetar.log.partition.replication.partition_state import (
@@ -95,6 +96,15 @@ def test_the_preferred_replica_leads_again_when_it_can() -> None:
     assert prefer(other, live(2, 3)) is None
     assert prefer(state(isr=(TWO, THREE), leader=2), ALL) is None
     assert prefer(state(), ALL) is None
+
+
+def test_who_asks_for_it_has_any_replica_lead_that_lives_where_nobody_does() -> None:
+    lost = state(isr=(), elr=(ONE, TWO), leader=NO_LEADER, leader_start=0)
+    assert elect(lost, live(3)) is None
+    assert rescue(lost, live(3)) == state(isr=(THREE,), leader=3, leader_epoch=5)
+    assert rescue(lost, {}) is None
+    assert rescue(lost, live(2, 3)) == elect(lost, live(2, 3)), "who has everything comes first"
+    assert rescue(state(isr=(ONE,)), ALL) is None, "it is led"
 
 
 def drained(*numbers: int) -> dict[int, LiveBroker]:
