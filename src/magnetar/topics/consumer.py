@@ -76,6 +76,8 @@ class Consumer:
     its application says of it; ``follows``: its client goes where it is sent
     (``ConsumerClient.tell_closed``). ``read_compacted``: it is served from the compacted view.
     ``key_policy``: of a Key_Shared one. ``client_version``: what its client calls itself.
+    ``returns_skipped``: its client gives back the permits of those messages of a batch that it
+    leaves out because they are acknowledged.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Consumer:
         read_compacted: bool = False,
         key_policy: KeyPolicy | None = None,
         client_version: str = "",
+        returns_skipped: bool = False,
     ) -> None:
         self.client = client
         self.consumer_id = consumer_id
@@ -99,6 +102,7 @@ class Consumer:
         self.properties = properties
         self.client_version = client_version
         self.follows = follows
+        self.returns_skipped = returns_skipped
         self.read_compacted = read_compacted
         self.closed = False
         self.messages_out = 0

@@ -41,12 +41,19 @@ ROUNDS_MAX: Final = 4
 """Reads of one subscription in one loop turn; then others have theirs."""
 
 _SIGN: Final = 1 << 63
+_WORD_MASK: Final = (1 << 64) - 1
 
 
 def both(words: Sequence[int] | None, kept: Sequence[int]) -> list[int]:
     """The ack set of a batch of which compaction has left ``kept``, in signed words."""
     found = [(each ^ _SIGN) - _SIGN for each in kept]
     return found if not words else [one & other for one, other in zip(found, words, strict=False)]
+
+
+def acknowledged_in(words: Sequence[int], messages: int) -> int:
+    """How many of a batch's ``messages`` are acknowledged by its ack set (bit 1: not so)."""
+    bits = sum((word & _WORD_MASK) << (64 * index) for index, word in enumerate(words))
+    return messages - (bits & ((1 << messages) - 1)).bit_count()
 
 
 NO_ACK_SETS: Final[Mapping[Key, Sequence[int]]] = MappingProxyType({})
@@ -227,6 +234,8 @@ class Dispatcher:
             self.messages_out += run.messages
             if replay:
                 consumer.redelivered += run.messages
+            if ack_sets and not consumer.returns_skipped:
+                machine.flow(run.seat, self._skipped(mine, ack_sets))
             if consumer.client.crowded:
                 machine.set_blocked(run.seat, True)
                 self._full.append(consumer)
@@ -290,6 +299,17 @@ class Dispatcher:
                 if words:
                     found[entry.ledger_id, entry.entry_id] = words
         return found
+
+    def _skipped(self, entries: Sequence[Entry], ack_sets: Mapping[Key, Sequence[int]]) -> int:
+        """How many messages of ``entries`` their consumer leaves out, for they are acknowledged.
+        The machine charged them, since a batch is placed whole; a client that never counts them
+        would be short of as many permits each time, until it has none for good."""
+        total = 0
+        for entry in entries:
+            words = ack_sets.get((entry.ledger_id, entry.entry_id))
+            if words:
+                total += acknowledged_in(words, describe(entry, self._format).messages)
+        return total
 
     # -- what is out --------------------------------------------------------------------------
 

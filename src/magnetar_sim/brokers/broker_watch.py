@@ -65,6 +65,8 @@ class Consuming:
     last: Position | None = None
     in_order: bool = True
     """A Key_Shared one that does not allow out of order delivery."""
+    returns_skipped: bool = False
+    """Its client gives back the permits of messages that came acknowledged."""
     rewind: Rewind | None = None
     """It has asked for everything again, and it is not seen yet that it gets it."""
 
@@ -233,7 +235,8 @@ class BrokerWatch:
             topic.broken(f"{consumer.who} is sent {position} without a permit")
         if content.message:
             consumer.begun.add(content.message)
-        consumer.permits -= max(1, len(content.texts))
+        paid = len(content.texts) if consumer.returns_skipped else bits.bit_count()
+        consumer.permits -= max(1, paid)
         if consumer.kind in SHARES:
             self._in_time(consumer, position, content)
             self._shared(consumer, position, command.redelivery_count)

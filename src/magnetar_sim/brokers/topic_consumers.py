@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.clients import returns_skipped
 from magnetar.wire.pulsar.hot import unsigned64
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, MessageIdData
 from magnetar_sim.brokers.pulsar_client import RETRY_S, Link, LinkError, PulsarClient, RefusedError
@@ -78,6 +79,8 @@ class TopicConsumer:
         self._queue: deque[Got] = deque()
         self._taken = 0
         """Messages taken from the queue that the broker was not told of as permits."""
+        self._returns_skipped = False
+        """Permits of messages that came acknowledged are given back, as its client does."""
         self._link: Link | None = None
         self._refused: list[Got] = []
         self._seen: list[Position] = []
@@ -137,6 +140,7 @@ class TopicConsumer:
         link.lost[self] = gone.set
         self._queue.clear()
         self._taken = 0
+        self._returns_skipped = returns_skipped(self.client.version)
         self._link = link
         self._flow(link, self.plan.queue)
         self._is_back(link)
@@ -216,7 +220,8 @@ class TopicConsumer:
 
     def _take(self, link: Link) -> Got:
         got = self._queue.popleft()
-        self._taken += len(got.content.texts)
+        left_out = 0 if self._returns_skipped else len(got.content.texts) - got.bits.bit_count()
+        self._taken += len(got.content.texts) - left_out
         if self._taken >= max(1, self.plan.queue // 2):
             self._flow(link, self._taken)
             self._taken = 0

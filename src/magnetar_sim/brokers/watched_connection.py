@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.clients import returns_skipped
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -95,12 +96,14 @@ class WatchedConnection:
         self._lingers_at = (process, self if read_only else None)
         """Where a reader that has sought finds its place again: at an owner, or, since it may have
         sought at the owner meanwhile, by this very connection to a read-only broker."""
+        self._returns_skipped = False
         self._in, self._out = Frames(), Frames()
         self._producers: dict[int, Producing] = {}
         self._consumers: dict[int, Consuming] = {}
         self._requests: dict[int, object] = {}
         self._acks: dict[tuple[int, int], Acked] = {}
         self._handlers_in: dict[int, Callable[[BaseCommand, memoryview], None]] = {
+            BaseCommand.CONNECT: self._connect,
             BaseCommand.SEND: self._send,
             BaseCommand.ACK: self._ack,
             BaseCommand.FLOW: self._flow,
@@ -229,6 +232,9 @@ class WatchedConnection:
 
     # -- consumers ----------------------------------------------------------------------------
 
+    def _connect(self, command: BaseCommand, _payload: memoryview) -> None:
+        self._returns_skipped = returns_skipped(command.connect.client_version)
+
     def _subscribe(self, command: BaseCommand, _payload: memoryview) -> None:
         request = command.subscribe
         if request.subscription.startswith(PIPELINE):
@@ -267,6 +273,7 @@ class WatchedConnection:
             self._process,
             watch.bindings.term_of(self._process, request.topic, request.subscription),
             in_order=not request.keySharedMeta.allowOutOfOrderDelivery,
+            returns_skipped=self._returns_skipped,
         )
         self._consumers[request.consumer_id] = consumer
         watch.consumers[consumer] = None

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import pytest
+
 from magnetar.env.tasks import TaskScope, awaited
+from magnetar.log.acknowledgements import ack_set_words
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
@@ -99,9 +102,12 @@ class Site:
             lambda: self.now_ms,
         )
 
-    def join(self, kind: Kind, permits: int, name: str = "c") -> tuple[Consumer, Client]:
+    def join(
+        self, kind: Kind, permits: int, name: str = "c", returns_skipped: bool = False
+    ) -> tuple[Consumer, Client]:
         client = Client()
-        consumer = Consumer(client, len(self.subscription.consumers), name, 0, 0)
+        number = len(self.subscription.consumers)
+        consumer = Consumer(client, number, name, 0, 0, returns_skipped=returns_skipped)
         self.subscription.check_room(kind)
         self.subscription.add(consumer, kind)
         self.subscription.announce(consumer)
@@ -119,6 +125,16 @@ class Site:
             meta.deliver_at_time = due_ms
             head = meta.SerializeToString()
             self.log.append([checked(len(head).to_bytes(4, "big") + head)], lambda *_: None)
+        self.log.release()
+        self.subscription.dispatcher.wake()
+
+    def publish_batch(self, messages: int) -> None:
+        """One more entry, a batch of so many."""
+        meta = MessageMetadata(producer_name="w", sequence_id=1, publish_time=1)
+        meta.num_messages_in_batch = messages
+        head = meta.SerializeToString()
+        body = len(head).to_bytes(4, "big") + head + bytes(8 * messages)
+        self.log.append([checked(body)], lambda *_: None)
         self.log.release()
         self.subscription.dispatcher.wake()
 
@@ -364,5 +380,27 @@ def test_without_a_delay_policy_nothing_waits() -> None:
         site.subscription.set_delays(DelayPolicy(active=False))
         site.publish(NOW + 99)
         assert await client.entries() == [0, 1]
+
+    run(scenario, entries=0)
+
+
+@pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.SHARED])
+@pytest.mark.parametrize("returns_skipped", [False, True])
+def test_permits_of_acknowledged_messages_are_where_the_client_counts_them(
+    kind: Kind, returns_skipped: bool
+) -> None:
+    """A batch comes again with messages in it that are acknowledged."""
+
+    async def scenario(site: Site) -> None:
+        site.publish_batch(100)
+        consumer, client = site.join(kind, 100, returns_skipped=returns_skipped)
+        assert await client.entries() == [0]
+        assert consumer.seat.permits == 0
+        site.subscription.flow(consumer, 100)
+        words = ack_set_words(0b111 << 70)  # 97 of 100 are acknowledged
+        site.subscription.acknowledge(consumer, [AckId(1, 0, tuple(words), 100, 0)])
+        site.subscription.redeliver(consumer, ())
+        assert await client.entries() == [0]
+        assert consumer.seat.permits == (0 if returns_skipped else 97)
 
     run(scenario, entries=0)

@@ -8,6 +8,8 @@ from typing import Final
 _JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
 _NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
 _DEAF_AT_FIRST: Final = re.compile(r"Pulsar[- ](CPP|Go)")
+_JAVA_PATCH: Final = re.compile(r"Pulsar-Java-v(\d+)\.(\d+)\.(\d+)")
+_JAVA_SKIPS_UNPAID: Final = {(2, 11): 4, (3, 0): 3, (3, 1): 3, (3, 2): 1}
 _FOLLOWS_SINCE: Final = {"Java": (3, 2), "CPP": (3, 5), "Go": (0, 13)}
 
 
@@ -46,3 +48,20 @@ def follows_assigned_url(client_version: str) -> bool:
         return False
     client, major, minor = found.groups()
     return (int(major), int(minor)) >= _FOLLOWS_SINCE[client]
+
+
+def returns_skipped(client_version: str) -> bool:
+    """Whether the client gives back the permits of those messages of a batch that it leaves out
+    because the ack set that came with it says that they are acknowledged.
+
+    By their sources: C++ and those that wrap it (Python, Node.js), Go, and Java's before
+    apache/pulsar#22091 (2.11.4, 3.0.3, 3.1.3, 3.2.1 and all later lines). Pulsar's broker never
+    charges them. Who is not known is taken for one that gives back nothing: if that is wrong it is
+    sent more than it asked for, the other way round it would be sent nothing more.
+    """
+    found = _JAVA_PATCH.match(client_version)
+    if found is None:
+        return _DEAF_AT_FIRST.match(client_version) is not None
+    major, minor, patch = map(int, found.groups())
+    since = _JAVA_SKIPS_UNPAID.get((major, minor))
+    return (major, minor) < (2, 11) if since is None else patch < since

@@ -1,10 +1,14 @@
-"""Which clients fail one message and go on, and which go where they are sent."""
+"""Which clients fail one message and go on, which go where they are sent, which permits return."""
 
 from __future__ import annotations
 
 import pytest
 
-from magnetar.protocols.pulsar.clients import fails_one_send, follows_assigned_url
+from magnetar.protocols.pulsar.clients import (
+    fails_one_send,
+    follows_assigned_url,
+    returns_skipped,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,26 @@ def test_fails_one_send(version: str, expected: bool) -> None:
 )
 def test_follows_assigned_url(version: str, expected: bool) -> None:
     assert follows_assigned_url(version) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("Pulsar-Java-v2.8.4", True),
+        ("Pulsar-Java-v2.11.3", True),
+        ("Pulsar-Java-v2.11.4", False),
+        ("Pulsar-Java-v3.0.2", True),
+        ("Pulsar-Java-v3.0.3", False),
+        ("Pulsar-Java-v3.2.0", True),
+        ("Pulsar-Java-v3.2.1", False),
+        ("Pulsar-Java-v4.2.0", False),
+        ("Pulsar-Java-v5.0.0-M1", False),
+        ("Pulsar-CPP-v4.2.0-Python-v3.13.0", True),
+        ("Pulsar-Go-v0.19.0", True),
+        ("Pulsar Go v0.12.1", True),
+        ("a client of another kind", False),
+        ("", False),
+    ],
+)
+def test_returns_skipped(version: str, expected: bool) -> None:
+    assert returns_skipped(version) is expected

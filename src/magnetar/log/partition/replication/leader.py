@@ -208,7 +208,7 @@ class PartitionLeader:
         progress.end_offset = offset
         progress.leader_end, progress.fetched_ms = self.log_end, now_ms
         if follower not in self.state.isr:
-            self._join(follower, progress)
+            self._join(follower, progress, now_ms)
         self._advance()
 
     def _progress(self, follower: Member) -> _Progress:
@@ -221,9 +221,13 @@ class PartitionLeader:
             self._followers[follower] = _Progress(-1, NEVER_MS)
         return self._followers[follower]
 
-    def _join(self, follower: Member, progress: _Progress) -> None:
+    def _join(self, follower: Member, progress: _Progress, now_ms: int) -> None:
         caught_up = progress.end_offset >= max(self.high_watermark, self.epoch_start)
         if caught_up and self.pending is None and follower not in self._absent:
+            # The time that it may be behind begins now. It has all that is committed and not all
+            # there is, and perhaps never had: by its past it would leave again at the next look
+            # at the clock, and appends be refused, which go on as soon as it has joined.
+            progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
             others = [each for each in self.state.isr if each.broker != follower.broker]
             self._change((*others, follower), IsrEvent.CAUGHT_UP)
 

@@ -8,12 +8,14 @@ Invariants beside those of the seam:
 * What may be read is what is committed: ``places`` grows with the high watermark, and with nothing
   else.
 * Outcomes come in the order of the appends, though what was refused is known before what waits for
-  followers. Appends that wait for this replica alone (``Content.awaits_all``) are told as soon as
-  it has stored them, whatever those before them wait for: they may be lost with it.
+  followers. What comes behind a refused one before that was told is refused too.
+* Appends that wait for this replica alone (``Content.awaits_all``) are told as soon as it has
+  stored them, whatever those before them wait for: they may be lost with it.
 * It leads one epoch. When the replica leads another one, or none, the log is lost
   (``LogFencedError``), whoever opened it again.
 
-Why: docs/adr/0111-partitions-behind-the-seam.md.
+Why: docs/adr/0111-partitions-behind-the-seam.md,
+docs/adr/0199-nothing-is-appended-behind-a-refusal.md.
 """
 
 from __future__ import annotations
@@ -136,6 +138,8 @@ class _Append:
     size: int
     awaits_all: bool
     placed: bool = False
+    refused: bool = False
+    """Nothing could be appended then."""
     last_offset: int = -1
     runs: tuple[Run, ...] = ()
     error: MagnetarError | None = None
@@ -221,6 +225,7 @@ class PartitionLog:
         awaits_all = content is None or content.awaits_all
         sizes = list(map(len, payloads))
         append = _Append(done, stamp, sizes, sum(sizes), awaits_all)
+        before = self._appends[-1] if self._appends else None
         if awaits_all:
             self._appends.append(append)
         else:
@@ -228,13 +233,7 @@ class PartitionLog:
         self._pending_bytes += append.size
         self._drained.clear()
         try:
-            self.require_open()
-            self._hosted.room.check()
-            leader = self._hosted.machine.leader
-            if leader is not None and awaits_all:
-                leader.check_append()
-            elif leader is not None:
-                self._warn(len(leader.state.replicas))
+            self._check_append(append, before)
             batches = self._batches(payloads, content)
         except MagnetarError as error:
             append.placed, append.error = True, error
@@ -242,6 +241,26 @@ class PartitionLog:
             self._loop.call_soon(*((self._answer,) if awaits_all else (self._told, append)))
             return
         self._hosted.append(batches, self.epoch, partial(self._placed, append, batches))
+
+    def _check_append(self, append: _Append, before: _Append | None) -> None:
+        """Raises why nothing can be appended now. One that is refused may have to wait for its
+        turn to be told so; until then its producer sends on, and what comes behind it is refused
+        with it. Else the log would hold the later ones without it, and it, which is sent again,
+        behind them."""
+        try:
+            self.require_open()
+            if append.awaits_all and before is not None and before.refused:
+                assert before.error is not None, "a refusal says why"
+                raise before.error
+            self._hosted.room.check()
+            leader = self._hosted.machine.leader
+            if leader is not None and append.awaits_all:
+                leader.check_append()
+            elif leader is not None:
+                self._warn(len(leader.state.replicas))
+        except MagnetarError:
+            append.refused = True
+            raise
 
     def _warn(self, replicas: int) -> None:
         """Once: what a producer has chosen is nobody's secret."""

@@ -25,6 +25,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST
 from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
+from magnetar.protocols.pulsar.clients import returns_skipped
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.redirects import (
@@ -179,6 +180,7 @@ async def _join(
             request.read_compacted,
             policy,
             session.client_version,
+            returns_skipped(session.client_version),
         )
         subscription.add(consumer, kind)
         session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import TaskScope, fails
+from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.replication.brokers import PeerBroker
 from magnetar.log.partition.replication.election import LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits, Line
+from magnetar.log.partition.replication.leader import FetchRequest, PartitionLeader
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.replicas import Replicas
 from magnetar.log.partition.replication.state_image import StateImage
@@ -101,3 +104,26 @@ def test_who_is_not_registered_does_not_join_by_a_fetch_that_was_held_back(tmp_p
             await metadata.close()
 
     asyncio.run(main())
+
+
+def test_who_joins_without_all_that_there_is_has_its_time_to_come_to_the_end() -> None:
+    """With too few in sync what was appended is not committed, and a follower joins by what is.
+    Appends go on then, faster than it fetches: it does not leave at the next look at the clock."""
+    me, slow, now_ms, lag_ms = Member(1, 1), Member(2, 2), 1_000_000, 30_000
+    alone = PartitionState((1, 2, 3), 2, leader=1, leader_epoch=1, isr=(me,))
+    leader = PartitionLeader(
+        me, alone, LeaderEpochs(),
+        log_start=0, log_end=60, stored_end=60, high_watermark=60, now_ms=0, lag_ms_max=lag_ms,
+    )  # fmt: skip
+    leader.appended(100)  # with one that has left since
+    leader.fetched(FetchRequest(slow, 1, 60, 1), now_ms)
+    assert leader.pending == (me, slow)
+    leader.learnt(replace(alone, isr=(me, slow)))
+    leader.check_append()
+    for second in range(1, 31):
+        leader.appended(100 + 10 * second)
+        leader.fetched(FetchRequest(slow, 1, 60 + second, 1), now_ms + 1000 * second)
+        leader.tick(now_ms + 1000 * second)
+        assert leader.pending is None, f"after {second} s"
+    leader.tick(now_ms + lag_ms + 1)
+    assert leader.pending == (me,), "it never came to the end"

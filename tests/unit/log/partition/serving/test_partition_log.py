@@ -343,6 +343,55 @@ def test_who_waits_for_the_leader_alone_is_told_by_its_own_log() -> None:
     setting.run(scenario)
 
 
+def test_what_comes_behind_a_refused_append_is_not_appended_without_it() -> None:
+    """The refusal waits for its turn. A producer that sends on has all of the rest refused, and
+    sends it again in order."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        store, host = setting.store(), setting.parts.host
+        assert host is not None
+        silent = Member(2, 5)
+        states = StateStore(Process(setting.world).metadata)
+        source = await store.open(NAME)
+        replica = host.replicas[partition_of(NAME)]
+
+        async def in_sync(*isr: Member) -> None:
+            def change(state: PartitionState) -> PartitionState:
+                return replace(state, replicas=(host.me.broker, 2), min_isr=2, isr=isr)
+
+            await replica.learnt(await states.change(*partition_of(NAME), change))
+
+        def fetched(offset: int) -> None:
+            leader = replica.machine.leader
+            assert leader is not None
+            leader.fetched(FetchRequest(silent, leader.epoch, offset, leader.epoch), 0)
+            replica.advanced()
+
+        outcomes = Outcomes()
+        await in_sync(host.me, silent)
+        source.append([b"a"], outcomes.for_append("a"))
+        await in_sync(host.me)
+        source.append([b"b"], outcomes.for_append("b"))
+        await in_sync(host.me, silent)
+        source.append([b"c"], outcomes.for_append("c"))
+        while replica.source.log_end == 0:  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.01)
+        fetched(1)
+        await outcomes.wait(3)
+        assert outcomes.order == [("a", 1), ("b", 0), ("c", 0)]
+        assert [type(each) for each in outcomes.errors] == [NotEnoughReplicasError] * 2
+        source.append([b"b", b"c"], outcomes.for_append("again"))
+        while replica.source.log_end < 3:  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.01)
+        fetched(3)
+        await outcomes.wait(4)
+        assert await read_all(source) == [b"a", b"b", b"c"]
+        await source.close()
+
+    setting.run(scenario)
+
+
 class NewLeader:
     """A log whose leader has a follower in sync that has not fetched yet: what it holds may not be
     read. ``replica`` leads; ``caught_up`` has the follower fetch all up to an offset."""
