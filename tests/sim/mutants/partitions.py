@@ -104,7 +104,7 @@ def _forgets_nothing(member: Member, live: election.Live) -> bool:
     return False
 
 
-def _joins_early(leader: PartitionLeader, follower: Member, progress: object) -> None:
+def _joins_early(leader: PartitionLeader, follower: Member, progress: object, now_ms: int) -> None:
     if leader.pending is None:
         others = [each for each in leader.state.isr if each.broker != follower.broker]
         leader._change((*others, follower), IsrEvent.CAUGHT_UP)
