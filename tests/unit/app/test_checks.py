@@ -24,7 +24,7 @@ from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.seam import TableLag
-from magnetar.model.errors import EntryDamagedError, LogDamagedError, LogError
+from magnetar.model.errors import EntryDamagedError, LogDamagedError, LogError, NoSuchLedgerError
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.bookie.metadata_service import (
@@ -81,6 +81,11 @@ def test_subscriptions_that_wait_for_a_lost_entry_are_named(
         for said in ("1 subscriptions", TOPIC, f"at {unread.place}", "no replica has a sound"):
             assert said in found.problem
         assert f"seek {TOPIC} --subscription s --to {unread.behind}" in found.remedy
+        assert f"seek {TOPIC} --subscription s --to {unread.behind}" in told[0]["remedy"]
+        world.log().failing = NoSuchLedgerError("ledger 1 does not exist in the metadata store")
+        await asyncio.sleep(0.1)
+        end = world.log().positions.next_position(world.log().positions.readable)
+        assert f"--to {end}" in (await check()).remedy, "none of the ledger's can be read"
         world.log().failing = None
         await asyncio.sleep(0.1)
         assert await peer.entries() == [0, 1, 2, 3]
