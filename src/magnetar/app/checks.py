@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.ledgers.read_failures import REMEDY
 from magnetar.config import LedgerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors
@@ -236,6 +237,8 @@ def bookie_check(bookie: Bookie) -> Check:
                 "when no ledger lacks copies (magnetar recovery list), start it once with "
                 "--leave-limbo (also if no other bookie has copies: what is lost is lost then)",
             )
+        if problem := bookie.read_failures.problem:
+            return PartHealth(False, problem, REMEDY)
         return WELL
 
     return check

@@ -42,6 +42,7 @@ from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LOOKED_AT_ONCE, LedgerTable
+from magnetar.bookie.ledgers.read_failures import ReadFailures
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.bookie.places import directory_states, journal_states
 from magnetar.bookie.replay import StartReport, replay_all
@@ -63,7 +64,7 @@ from magnetar.model.errors import (
     NoLedgerError,
     ReadOnlyBookieError,
 )
-from magnetar.model.ids import BookieId
+from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.wire.bookie.availability import Group
 from magnetar.wire.bookie.messages import AddRun
 
@@ -121,7 +122,8 @@ class Bookie:
         self._disk: Disk = disk or RealDisk()
         self._open_index = open_index
         self._sleep = sleep
-        self._reads = EntryReads(config, self._appended_bytes)
+        self.read_failures = ReadFailures(metrics)
+        self._reads = EntryReads(config, self._appended_bytes, self.read_failures)
         self._admission = Admission(lambda recovery: self._upkeep.refusal(recovery))
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
         """Called on the loop; set by whoever registers the bookie."""
@@ -437,7 +439,15 @@ class Bookie:
         """The ids of the ledger's entries here, condensed. Raises ``NoLedgerError``."""
         if ledger_id in self._adds.giving_up:  # who asks may name this bookie for what is here
             self._adds.giving_up[ledger_id] = True
-        return await (await self._known(ledger_id)).storage.entry_groups(ledger_id)
+        storage = (await self._known(ledger_id)).storage
+        try:
+            groups = await storage.entry_groups(ledger_id)
+        except BookieIOError as error:
+            now_s = asyncio.get_running_loop().time()
+            self.read_failures.failed(ledger_id, NO_ENTRY, error, now_s)
+            raise
+        self.read_failures.sound(ledger_id, [NO_ENTRY])
+        return groups
 
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""

@@ -22,9 +22,13 @@ def bookie(
     wanted: bool = False,
     failed: tuple[str, ...] = (),
     limbo: bool = False,
+    unread: str = "",
 ) -> Any:
     info = SimpleNamespace(failed_directories=failed, limbo=limbo)
-    return SimpleNamespace(info=lambda: info, refusal=refusal, writes_refused=wanted)
+    failures = SimpleNamespace(problem=unread)
+    return SimpleNamespace(
+        info=lambda: info, refusal=refusal, writes_refused=wanted, read_failures=failures
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,7 @@ def bookie(
         (bookie(refusal="the disk of /d is nearly full"), "nearly full"),
         (bookie(refusal="it failed", failed=("/d1",)), "ledger directories failed: /d1"),
         (bookie(limbo=True), "it has lost entries"),
+        (bookie(unread="2 entries of ledgers 1 cannot be read"), "2 entries"),
     ],
 )
 def test_a_bookie_is_unwell_for_what_nobody_wants(found: Any, words: str) -> None:
