@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -134,8 +134,10 @@ class Bookie:
 
     # -- start and end ------------------------------------------------------------------------
 
-    async def start(self) -> StartReport:
-        """Open the directories, replay the journals. Raises ``ConfigError``, ``BookieIOError``."""
+    async def start(self, older: Collection[Path] = ()) -> StartReport:
+        """Open the directories, replay the journals. ``older``: ledger directories that were put
+        back from an older copy, and lack what was acknowledged since. Raises ``ConfigError``,
+        ``BookieIOError``."""
         self._loop = asyncio.get_running_loop()
         disk = self._disk
         config = self._config = self._fitted()
@@ -177,7 +179,7 @@ class Bookie:
         self._adds.flusher = self._flusher
         try:
             self.report = report = await self._storages[0].flush_lane.run(
-                lambda: replay_all(self._table, directories, self._metrics)
+                lambda: replay_all(self._table, directories, self._metrics, older)
             )
         except MagnetarError:
             await self._close_parts()
