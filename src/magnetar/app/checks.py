@@ -119,8 +119,7 @@ def partitions_check(host: PartitionHost) -> Check:
             more = "; ..." if len(unusable) > NAMED_MAX else ""
             problems.append(f"{len(unusable)} partitions cannot be opened: {why}{more}")
             remedies.append(
-                "do what is said there and have a client ask for the topic again, or delete the "
-                "topic; where other brokers have replicas, one of them leads"
+                "do what is said there and have a client ask for the topic again, or delete it"
             )
         return PartHealth(not problems, "; ".join(problems), "; ".join(remedies))
 

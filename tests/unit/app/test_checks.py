@@ -107,12 +107,19 @@ def test_partitions_tell_of_their_disk_and_of_what_cannot_be_opened() -> None:
             host = world.host
             check = partitions_check(host)
             assert await check() == WELL
-            with pytest.raises(LogDamagedError):
+            host.advice = lambda partition: f"broker 2 has {partition[0]}"
+            with pytest.raises(LogDamagedError, match="broker 2 has orders"):
                 await host.replica(("orders", 0))
             disk.free = MIB
             host.room.look()
             found = await check()
-            for said in ("1 partitions", str(world.path / "orders-0"), "Restore it", "is full"):
+            for said in (
+                "1 partitions",
+                str(world.path / "orders-0"),
+                "Restore it",
+                "is full",
+                "broker 2 has",
+            ):
                 assert said in found.problem
             assert "make room" in found.remedy
             disk.free = 1 << 40
