@@ -451,6 +451,18 @@ class Bookie:
         self.read_failures.sound(ledger_id, [NO_ENTRY])
         return groups
 
+    async def read_failed_again(self) -> None:
+        """Some of what could not be read: what has passed is told no more."""
+        for ledger_id, entry_id in self.read_failures.again(asyncio.get_running_loop().time()):
+            try:
+                if entry_id == NO_ENTRY:
+                    await self.list_entries(ledger_id)
+                else:
+                    await self.read_entry(ledger_id, entry_id)
+            except BookieError:
+                continue  # it stays listed
+            self.read_failures.sound(ledger_id, [entry_id])
+
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""
         # What the index does not know yet. It may be flushed while the index is read, and gone from

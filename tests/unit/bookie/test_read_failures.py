@@ -105,6 +105,37 @@ def test_an_index_that_cannot_be_asked_is_named(
     asyncio.run(scenario())
 
 
+def test_what_has_passed_is_told_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else may ever read it here again."""
+    monkeypatch.setattr("magnetar.bookie.ledgers.read_failures.READ_AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        path = await filled(config)
+        hidden = path.rename(path.with_suffix(".away"))
+        async with running(config) as bookie:
+            for _ in range(2):
+                with pytest.raises(BookieIOError):
+                    await bookie.read_entry(1, 4)
+                await bookie.read_failed_again()
+                assert "1 entries" in bookie.read_failures.problem
+            hidden.rename(path)
+            await bookie.read_failed_again()
+            assert bookie.read_failures.problem == ""
+
+    asyncio.run(scenario())
+
+
+def test_it_is_read_again_now_and_then() -> None:
+    failures = ReadFailures(Metrics())
+    assert failures.again(0.0) == []
+    for entry_id in range(20):
+        failures.failed(1, entry_id, BookieIOError("EIO"), 1.0)
+    assert failures.again(2.0) == [(1, entry_id) for entry_id in range(8)]
+    assert failures.again(3.0) == []
+    assert len(failures.again(33.0)) == 8
+
+
 def test_it_is_said_now_and_then_and_bounded() -> None:
     failures, error = ReadFailures(Metrics()), BookieIOError("EIO")
     with structlog.testing.capture_logs() as logs:

@@ -7,7 +7,8 @@ that is damaged, until the last sound one is gone. So each is counted, named in 
 Rules:
 
 * An entry is listed from a read of it that failed until one succeeds, the entry is added again, or
-  its ledger is deleted. ``NO_ENTRY`` stands for the list of a ledger's entries.
+  its ledger is deleted. Whoever asks how the bookie is has some read again (``again``): what has
+  passed must not be told for ever. ``NO_ENTRY`` stands for the list of a ledger's entries.
 * At most ``LISTED_MAX`` are listed, the first that were met; all are counted.
 * The log says so once in ``TOLD_AGAIN_S`` at most: readers try again, and one sector has many.
 """
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 LISTED_MAX: Final = 1000
 TOLD_AGAIN_S: Final = 60.0
+READ_AGAIN_S: Final = 30.0
+READ_AGAIN_MAX: Final = 8
 REMEDY: Final = (
     "look at its disk; have sound copies put in their place (magnetar ledger verify --all "
     "--repair); if it goes on, empty the bookie (magnetar bookie decommission)"
@@ -42,6 +45,7 @@ class ReadFailures:
         self._metrics = metrics
         self._listed: dict[Key, str] = {}
         self._told_s = -TOLD_AGAIN_S
+        self._again_s = -READ_AGAIN_S
 
     @property
     def problem(self) -> str:
@@ -70,6 +74,13 @@ class ReadFailures:
                 unreadable=len(self._listed),
                 remedy=REMEDY,
             )
+
+    def again(self, now_s: float) -> list[Key]:
+        """Which are to be read again now: some, now and then."""
+        if not self._listed or now_s - self._again_s < READ_AGAIN_S:
+            return []
+        self._again_s = now_s
+        return list(self._listed)[:READ_AGAIN_MAX]
 
     def sound(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
         """These were read, or are being added again."""
