@@ -50,7 +50,8 @@ PLACE = "PLACE"
 _NO_DATA = (CURRENT, MARK_NAME, f"{MARK_NAME}.new", "lost+found")
 
 _ADVICE = {
-    "bookie id": "restore the bookie's id (or its host and port, if the id comes from them)",
+    "bookie id": "restore the bookie's id (or its host and port, if the id comes from them), or, "
+    "if disks changed places, mount its own directories where it looks for them",
     "journal directories": "restore the setting, or mount the directories where they were",
     "ledger directories": "restore the setting, or mount the directories where they were",
     "instance id": "point the bookie at the metadata store of its own cluster",
