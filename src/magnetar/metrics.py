@@ -42,6 +42,11 @@ class Metrics:
             "Flushes that failed and are tried again",
             registry=self.registry,
         )
+        self.bookie_failed_reads_total = Counter(
+            "magnetar_bookie_failed_reads_total",
+            "Reads of stored entries, or of lists of them, that failed",
+            registry=self.registry,
+        )
         self.bookie_replayed_entries_total = Counter(
             "magnetar_bookie_replayed_entries_total",
             "Entries taken from journals at start",
@@ -62,6 +67,11 @@ class Metrics:
             "Ledger directories whose flushes fail",
             registry=self.registry,
         )
+        self._declare_bookie_space()
+        self._declare_broker()
+        self._declare_budgets()
+
+    def _declare_bookie_space(self) -> None:
         self.bookie_compacted_bytes_total = Counter(
             "magnetar_bookie_compacted_bytes_total",
             "Bytes of live entries copied by compaction",
@@ -82,8 +92,6 @@ class Metrics:
             "Deleted ledgers that bookies of this process have not forgotten yet",
             registry=self.registry,
         )
-        self._declare_broker()
-        self._declare_budgets()
 
     def _add_repair(self) -> None:
         self.repair_auditor = Gauge(

@@ -28,6 +28,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BookieError,
     LedgerError,
+    MetadataFormatError,
     NoLedgerError,
     NoSuchLedgerError,
     ProtocolError,
@@ -38,6 +39,8 @@ from magnetar.model.space import WaitingSpace
 from magnetar.wire.pulsar.metadata import entry_metadata
 
 READ_BYTES_MAX = 8 << 20
+UNREADABLE = "UNREADABLE"
+"""The state of a ledger whose metadata are not what they should be."""
 
 
 class LedgerService:
@@ -65,6 +68,8 @@ class LedgerService:
                 found.append(await self.ledger(ledger_id))
             except NoSuchLedgerError:
                 continue  # deleted meanwhile
+            except MetadataFormatError:  # of that one alone; whoever asks for it is told why
+                found.append(_unreadable(ledger_id))
             if len(found) >= limit:
                 break
         return found
@@ -124,6 +129,23 @@ def _waiting(space: WaitingSpace) -> WaitingSpaceView:
         next_look=datetime.fromtimestamp(space.next_look_ms / 1000, UTC).isoformat(
             timespec="seconds"
         ),
+    )
+
+
+def _unreadable(ledger_id: int) -> LedgerView:
+    """A ledger of which nothing is known but that there is one."""
+    return LedgerView(
+        ledger_id=ledger_id,
+        state=UNREADABLE,
+        ensemble_size=0,
+        write_quorum=0,
+        ack_quorum=0,
+        digest="",
+        last_entry_id=NO_ENTRY,
+        length=0,
+        created_ms=0,
+        custom={},
+        fragments=[],
     )
 
 

@@ -107,7 +107,7 @@ class FragmentView(View):
 
 class LedgerView(View):
     ledger_id: int
-    state: str
+    state: str  # UNREADABLE: its metadata are damaged, and nothing else here says anything
     ensemble_size: int
     write_quorum: int
     ack_quorum: int

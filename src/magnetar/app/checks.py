@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.ledgers.read_failures import REMEDY
 from magnetar.config import LedgerConfig
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors
@@ -18,6 +21,13 @@ from magnetar.topics.registry import Topics
 
 NAMED_MAX: Final = 5
 """Topics named in one answer; the log of the process names all."""
+READ_AGAIN_S: Final = 2.0
+"""Of one answer: what could not be read is read again."""
+SOUND_DISK: Final = "look at the disk, and start the bookie again when it is sound"
+REFUSED: Final = (
+    "start more bookies, or give the read-only ones what they say that they lack: space, a sound "
+    "disk and a new start, or an operator's word (magnetar bookie read-only off ID)"
+)
 
 
 def metadata_check(metadata: MetadataStore) -> Check:
@@ -118,8 +128,7 @@ def partitions_check(host: PartitionHost) -> Check:
             more = "; ..." if len(unusable) > NAMED_MAX else ""
             problems.append(f"{len(unusable)} partitions cannot be opened: {why}{more}")
             remedies.append(
-                "do what is said there and have a client ask for the topic again, or delete the "
-                "topic; where other brokers have replicas, one of them leads"
+                "do what is said there and have a client ask for the topic again, or delete it"
             )
         return PartHealth(not problems, "; ".join(problems), "; ".join(remedies))
 
@@ -212,7 +221,9 @@ def bookies_check(registry: BookieRegistry, config: LedgerConfig) -> Check:
             return PartHealth(
                 False,
                 f"{problem}; read-only: {listed}",
-                "free space on the disks of the read-only bookies, or start more bookies",
+                "free space on the disks of the read-only bookies, or start more bookies"
+                if all(told.lacks_space for told in refused.values())
+                else REFUSED,
             )
         return PartHealth(False, problem, "start bookies until there are enough")
 
@@ -228,7 +239,8 @@ def bookie_check(bookie: Bookie) -> Check:
             listed = ", ".join(info.failed_directories)
             return PartHealth(False, f"ledger directories failed: {listed}", "replace the disk")
         if bookie.refusal is not None and not bookie.writes_refused:
-            return PartHealth(False, bookie.refusal, "make room, or start more bookies")
+            remedy = "make room, or start more bookies" if bookie.lacks_space else SOUND_DISK
+            return PartHealth(False, bookie.refusal, remedy)
         if info.limbo:
             return PartHealth(
                 False,
@@ -236,6 +248,11 @@ def bookie_check(bookie: Bookie) -> Check:
                 "when no ledger lacks copies (magnetar recovery list), start it once with "
                 "--leave-limbo (also if no other bookie has copies: what is lost is lost then)",
             )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_AGAIN_S):
+                await bookie.read_failed_again()
+        if problem := bookie.read_failures.problem:
+            return PartHealth(False, problem, REMEDY)
         return WELL
 
     return check

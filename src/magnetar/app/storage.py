@@ -15,6 +15,7 @@ from magnetar.app.outside import Outside
 from magnetar.app.process import Process
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.cookie import check_cookie
+from magnetar.bookie.generations import Generations
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.serving.local import LocalBookie
 from magnetar.bookie.serving.server import BookieServer
@@ -98,7 +99,7 @@ async def start_bookie(
     """
     stack, outside = process.stack, process.outside
     bookie_id = BookieId(config.bookie_id)
-    await check_cookie(
+    known = await check_cookie(
         cluster.metadata,
         cluster.manager.root,
         bookie_id,
@@ -109,10 +110,13 @@ async def start_bookie(
         relative_to=relative_to,
         disk=outside.disk,
     )
+    generations = Generations(cluster.metadata, bookie_id, config.ledger_directories, outside.disk)
+    older = await generations.check(known)
     bookie = outside.make_bookie(config, process.metrics)
     bookie.failed = process.fate.fail
     stack.push_async_callback(bookie.close)
-    report = await bookie.start()
+    report = await bookie.start(older)
+    await generations.advance()
     if leave_limbo:
         await bookie.leave_limbo()
     elif report.limbo:
@@ -138,7 +142,7 @@ async def start_bookie(
     )
     end_within(stack, METADATA_END_S, f"registration of {bookie_id}", registration.close)
     await registration.register(bookie.read_only, _why_read_only(bookie))
-    collector = _keep_up(process, cluster, config, bookie, registration)
+    collector = _keep_up(process, cluster, config, bookie, registration, generations)
     if bookie.read_only:
         log.warning("the bookie takes no entries yet", bookie=bookie_id, reason=bookie.refusal)
     return StartedBookie(LocalBookie(bookie_id, bookie), bookie, collector.hurry)
@@ -166,6 +170,7 @@ def _keep_up(
     config: BookieConfig,
     bookie: Bookie,
     registration: BookieRegistration,
+    generations: Generations,
 ) -> Collector:
     """What goes on beside serving: the registration says whether the bookie takes entries, and
     ledgers that were deleted are forgotten."""
@@ -195,6 +200,7 @@ def _keep_up(
     process.waiting_spaces[BookieId(config.bookie_id)] = waiting_space
     process.stack.callback(process.waiting_spaces.pop, BookieId(config.bookie_id))
     scope.spawn(collector.run(config.collect_interval_ms / 1000), "collector")
+    scope.spawn(generations.run(bookie.journals), "generations")
     return collector
 
 

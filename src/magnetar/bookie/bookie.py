@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from magnetar.bookie.ledgers.fences import Fences
 from magnetar.bookie.ledgers.flusher import Flusher
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
 from magnetar.bookie.ledgers.ledger_table import LOOKED_AT_ONCE, LedgerTable
+from magnetar.bookie.ledgers.read_failures import ReadFailures
 from magnetar.bookie.ledgers.reads import EntryReads
 from magnetar.bookie.places import directory_states, journal_states
 from magnetar.bookie.replay import StartReport, replay_all
@@ -63,7 +64,7 @@ from magnetar.model.errors import (
     NoLedgerError,
     ReadOnlyBookieError,
 )
-from magnetar.model.ids import BookieId
+from magnetar.model.ids import NO_ENTRY, BookieId
 from magnetar.wire.bookie.availability import Group
 from magnetar.wire.bookie.messages import AddRun
 
@@ -121,7 +122,8 @@ class Bookie:
         self._disk: Disk = disk or RealDisk()
         self._open_index = open_index
         self._sleep = sleep
-        self._reads = EntryReads(config, self._appended_bytes)
+        self.read_failures = ReadFailures(metrics)
+        self._reads = EntryReads(config, self._appended_bytes, self.read_failures)
         self._admission = Admission(lambda recovery: self._upkeep.refusal(recovery))
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
         """Called on the loop; set by whoever registers the bookie."""
@@ -132,8 +134,10 @@ class Bookie:
 
     # -- start and end ------------------------------------------------------------------------
 
-    async def start(self) -> StartReport:
-        """Open the directories, replay the journals. Raises ``ConfigError``, ``BookieIOError``."""
+    async def start(self, older: Collection[Path] = ()) -> StartReport:
+        """Open the directories, replay the journals. ``older``: ledger directories that were put
+        back from an older copy, and lack what was acknowledged since. Raises ``ConfigError``,
+        ``BookieIOError``."""
         self._loop = asyncio.get_running_loop()
         disk = self._disk
         config = self._config = self._fitted()
@@ -175,7 +179,7 @@ class Bookie:
         self._adds.flusher = self._flusher
         try:
             self.report = report = await self._storages[0].flush_lane.run(
-                lambda: replay_all(self._table, directories, self._metrics)
+                lambda: replay_all(self._table, directories, self._metrics, older)
             )
         except MagnetarError:
             await self._close_parts()
@@ -437,7 +441,27 @@ class Bookie:
         """The ids of the ledger's entries here, condensed. Raises ``NoLedgerError``."""
         if ledger_id in self._adds.giving_up:  # who asks may name this bookie for what is here
             self._adds.giving_up[ledger_id] = True
-        return await (await self._known(ledger_id)).storage.entry_groups(ledger_id)
+        storage = (await self._known(ledger_id)).storage
+        try:
+            groups = await storage.entry_groups(ledger_id)
+        except BookieIOError as error:
+            now_s = asyncio.get_running_loop().time()
+            self.read_failures.failed(ledger_id, NO_ENTRY, error, now_s)
+            raise
+        self.read_failures.sound(ledger_id, [NO_ENTRY])
+        return groups
+
+    async def read_failed_again(self) -> None:
+        """Some of what could not be read: what has passed is told no more."""
+        for ledger_id, entry_id in self.read_failures.again(asyncio.get_running_loop().time()):
+            try:
+                if entry_id == NO_ENTRY:
+                    await self.list_entries(ledger_id)
+                else:
+                    await self.read_entry(ledger_id, entry_id)
+            except BookieError:
+                continue  # it stays listed
+            self.read_failures.sound(ledger_id, [entry_id])
 
     async def ledgers(self, first: int = 0, behind: int = 1 << 63) -> list[int]:
         """The ids of the ledgers here, ascending; deleted ones left out. Ids in [first, behind)."""

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from magnetar.bookie.directory_names import CURRENT, VERSION
+from magnetar.bookie.directory_names import CURRENT, GENERATION, VERSION
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.marks import MARK_NAME, MarkFile, Marks
 from magnetar.env.disk import Disk, RealDisk
@@ -50,7 +50,8 @@ PLACE = "PLACE"
 _NO_DATA = (CURRENT, MARK_NAME, f"{MARK_NAME}.new", "lost+found")
 
 _ADVICE = {
-    "bookie id": "restore the bookie's id (or its host and port, if the id comes from them)",
+    "bookie id": "restore the bookie's id (or its host and port, if the id comes from them), or, "
+    "if disks changed places, mount its own directories where it looks for them",
     "journal directories": "restore the setting, or mount the directories where they were",
     "ledger directories": "restore the setting, or mount the directories where they were",
     "instance id": "point the bookie at the metadata store of its own cluster",
@@ -68,8 +69,9 @@ async def check_cookie(
     journal_directories: Sequence[Path] = (),
     relative_to: Path | None = None,
     disk: Disk | None = None,
-) -> None:
-    """Let the bookie start, or raise ``CookieError``; on a first start make its cookies.
+) -> bool:
+    """Let the bookie start, or raise ``CookieError``; on a first start make its cookies. Returns
+    whether the cluster knew it before.
 
     ``directories``: the ledger directories; ``journal_directories``: the others (none: the same).
     ``host_port`` only tells the reader of an error which bookie it is. ``relative_to``: note
@@ -96,9 +98,10 @@ async def check_cookie(
     try:
         stored = await _stored_cookie(store, check.node)
         if await lane.run(lambda: check.may_start(stored)):
-            return
+            return True
         await lane.run(check.stamp)
         await _store_cookie(store, check)
+        return False
     except OSError as error:
         raise BookieIOError(
             f"{check.who} cannot read or write its directories: {error}; check that they are "
@@ -314,7 +317,7 @@ class _Check:
         if any(name not in _NO_DATA for name in names):
             return False
         current = self.disk.list(directory / CURRENT) if CURRENT in names else []
-        return all(name.partition(".")[0] in (VERSION, PLACE) for name in current)
+        return all(name.partition(".")[0] in (VERSION, PLACE, GENERATION) for name in current)
 
 
 def difference(found: Cookie, expected: Cookie) -> tuple[str, str, str] | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -232,9 +233,13 @@ def flush_early(storage: LedgerStorage) -> None:
 
 
 def replay_all(
-    table: LedgerTable, directories: Sequence[JournalDirectory], metrics: Metrics
+    table: LedgerTable,
+    directories: Sequence[JournalDirectory],
+    metrics: Metrics,
+    older: Collection[Path] = (),
 ) -> StartReport:
     """Open the ledger directories, replay and reopen the journals (``directories`` are theirs).
+    ``older``: ledger directories that were put back from an older copy.
     Raises ``ConfigError`` for a changed layout, ``BookieIOError`` for an unusable directory."""
     started = time.perf_counter()
     for storage in table.storages:
@@ -256,8 +261,8 @@ def replay_all(
             found.append(JournalDamage(journal.index, path, damage))
     torn = tuple(one for one in found if one.damage.torn)
     damages = tuple(one for one in found if not one.damage.torn)
-    if damages:
-        for storage in table.storages:
+    for storage in table.storages:
+        if damages or storage.path in older:
             storage.enter_limbo()
     limbo = any(storage.marks.limbo for storage in table.storages)
     seconds = time.perf_counter() - started

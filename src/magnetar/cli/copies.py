@@ -139,10 +139,13 @@ def delete(ledger_id: int, force: bool, metadata: str) -> None:
     """
 
     async def work(insight: Any) -> None:
-        found = await insight.ledger_metadata(ledger_id)
-        if found["custom"] and not force:
-            owner = ", ".join(f"{name}={value}" for name, value in found["custom"].items())
-            raise ConfigError(f"ledger {ledger_id} belongs to {owner}: give --force to delete it")
+        if not force:
+            found = await insight.ledger_metadata(ledger_id)
+            if found["custom"]:
+                owner = ", ".join(f"{name}={value}" for name, value in found["custom"].items())
+                raise ConfigError(
+                    f"ledger {ledger_id} belongs to {owner}: give --force to delete it"
+                )
         await insight.access.client.delete(ledger_id)
 
     look(metadata, work)
@@ -278,6 +281,8 @@ def _print_verified(told: dict[str, Any]) -> None:
 
 
 def _entries(each: dict[str, Any]) -> str:
+    if each["lastEntryId"] < each["firstEntryId"]:
+        return "all"
     if each["firstEntryId"] == each["lastEntryId"]:
         return str(each["firstEntryId"])
     step = each.get("every", 1)

@@ -171,6 +171,7 @@ class Operating:
         so that another may begin under its id."""
         with suppress(NoNodeError):  # it had none, or was forgotten already
             await self._store.delete(self._cookie(bookie_id))
+        await self.switches.forget_generation(bookie_id)
         await self.switches.stay(bookie_id)
 
     def _cookie(self, bookie_id: BookieId) -> str:

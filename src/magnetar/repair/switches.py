@@ -20,6 +20,7 @@ from collections.abc import Callable
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import NodeExistsError, NoNodeError
 from magnetar.model.ids import BookieId
+from magnetar.wire.bookie.metadata_cookie import GENERATIONS
 from magnetar.wire.bookie.underreplication import (
     DIRECTORY,
     decode_checked,
@@ -141,6 +142,10 @@ class Switches:
     async def stay(self, bookie_id: BookieId) -> None:
         """It is not to be emptied any more, or is empty. Idempotent."""
         await self._forget(LEAVING, bookie_id)
+
+    async def forget_generation(self, bookie_id: BookieId) -> None:
+        """Another that begins under its id is held against nothing. Idempotent."""
+        await self._forget(GENERATIONS, bookie_id)
 
     async def held(self) -> dict[BookieId, None]:
         """Those that take no new entries because an operator has said so."""

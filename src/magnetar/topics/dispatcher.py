@@ -211,7 +211,9 @@ class Dispatcher:
             entries, waiting = self._sort(entries)
             descriptions = [describe(entry, self._format) for entry in entries]
         if self._delays is not None:
-            entries, descriptions = self._delays.hold(entries, descriptions)
+            # What is sent again was due once, and stays so when the clock is set back.
+            if not replay:
+                entries, descriptions = self._delays.hold(entries, descriptions)
             self._skims = not entries
         if not entries:
             if waiting:

@@ -21,7 +21,13 @@ from magnetar.cluster.topic_name import topic_of_log
 from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogClosedError, LogError, MagnetarError
+from magnetar.model.errors import (
+    LogClosedError,
+    LogError,
+    MagnetarError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
 from magnetar.model.ids import Position
 from magnetar.topics.redelivery import Key, Redelivery, ReplayRun, Replays
 
@@ -30,10 +36,19 @@ log = structlog.get_logger(__name__)
 ENTRIES_MAX: Final = 256
 BYTES_MAX: Final = 1 << 20
 EVERYTHING: Final[Key] = (1 << 63, 0)
+ENTRY_ID_MAX: Final = (1 << 63) - 1
 RETRY_DELAY_S: Final = 1.0
 """Pause after a read that failed (a bookie that is away), before the next try."""
 TOLD_AGAIN_S: Final = 60.0
 """How often it is logged that an entry still cannot be read."""
+
+
+def behind_lost(positions: Positions, place: Position, error: MagnetarError) -> Position:
+    """Where to go on without what could not be read at ``place``: behind the entry, or behind the
+    ledger where it is the ledger's metadata that is lost, and so none of its entries is read."""
+    if isinstance(error, NoSuchLedgerError | MetadataFormatError):
+        place = Position(place.ledger_id, ENTRY_ID_MAX)
+    return positions.next_position(place)
 
 
 class Unread(NamedTuple):
@@ -271,19 +286,20 @@ class EntryFeed:
         """Tells of it: once, and now and then for as long as it lasts."""
         before, now_s = self.unread, asyncio.get_running_loop().time()
         place = self._place
-        self.unread = Unread(place, self._positions.next_position(place), str(error))
+        self.unread = Unread(place, behind_lost(self._positions, place, error), str(error))
         known = before is not None and before.place == place
         if known and now_s - self._unread_told_s < TOLD_AGAIN_S:
             return
         self._unread_told_s = now_s
+        topic = str(topic_of_log(self._log.name))
         log.warning(
             "read failed; trying again",
-            topic=str(topic_of_log(self._log.name)),
+            topic=topic,
             subscription=self._cursor.name,
             entry=str(place),
             error=str(error),
             remedy="if no sound copy of it comes back, go on without it: magnetar topics seek "
-            f"... --subscription {self._cursor.name} --to {self.unread.behind}",
+            f"{topic} --subscription {self._cursor.name} --to {self.unread.behind}",
         )
 
 

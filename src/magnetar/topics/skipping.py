@@ -13,14 +13,23 @@ from typing import Final
 from magnetar.log.acknowledgements import ack_set_bits, ack_set_words
 from magnetar.log.seam import Cursor
 from magnetar.model.entry import Entry
-from magnetar.model.errors import EntryDamagedError, ProtocolError
+from magnetar.model.errors import (
+    EntryDamagedError,
+    MetadataFormatError,
+    NoEntryError,
+    NoSuchLedgerError,
+    ProtocolError,
+)
 from magnetar.topics.entry_format import describe
+from magnetar.topics.feed import behind_lost
 from magnetar.topics.reading_on import entries_until, place_of
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
 
 STEP_ENTRIES: Final = 500
 STEP_BYTES: Final = 4 << 20
+LOST: Final = (EntryDamagedError, NoEntryError, NoSuchLedgerError, MetadataFormatError)
+"""What does not pass by itself."""
 
 
 async def skip_messages(topic: SubscribableTopic, subscription: Subscription, count: int) -> None:
@@ -40,9 +49,9 @@ async def _skip(topic: SubscribableTopic, subscription: Subscription, count: int
     while True:
         try:
             entries = await anext(pieces, None)
-        except EntryDamagedError as error:
-            behind = positions.next_position(at)
-            raise EntryDamagedError(
+        except LOST as error:
+            behind = behind_lost(positions, at, error)
+            raise type(error)(
                 f"{error}; to go on without it: magnetar topics seek {topic.name} --subscription "
                 f"{cursor.name} --to {behind}"
             ) from error

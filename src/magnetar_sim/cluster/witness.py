@@ -16,8 +16,9 @@ Bookies whose disks the run destroyed are excused.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.core import AddDone
@@ -80,8 +81,8 @@ class WitnessedBookie(Bookie):
         self._deferred: defaultdict[int, dict[int, None]] = defaultdict(dict)
         """Ledger -> entries that were answered before they were durable, in this life."""
 
-    async def start(self) -> StartReport:
-        report = await super().start()
+    async def start(self, older: Collection[Path] = ()) -> StartReport:
+        report = await super().start(older)
         self._watch(self._fences)
         self._started(self, report)
         return report

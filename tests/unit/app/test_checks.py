@@ -24,7 +24,7 @@ from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.seam import TableLag
-from magnetar.model.errors import EntryDamagedError, LogDamagedError, LogError
+from magnetar.model.errors import EntryDamagedError, LogDamagedError, LogError, NoSuchLedgerError
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import COOL_DOWN_S
 from magnetar.wire.bookie.metadata_service import (
@@ -81,6 +81,11 @@ def test_subscriptions_that_wait_for_a_lost_entry_are_named(
         for said in ("1 subscriptions", TOPIC, f"at {unread.place}", "no replica has a sound"):
             assert said in found.problem
         assert f"seek {TOPIC} --subscription s --to {unread.behind}" in found.remedy
+        assert f"seek {TOPIC} --subscription s --to {unread.behind}" in told[0]["remedy"]
+        world.log().failing = NoSuchLedgerError("ledger 1 does not exist in the metadata store")
+        await asyncio.sleep(0.1)
+        end = world.log().positions.next_position(world.log().positions.readable)
+        assert f"--to {end}" in (await check()).remedy, "none of the ledger's can be read"
         world.log().failing = None
         await asyncio.sleep(0.1)
         assert await peer.entries() == [0, 1, 2, 3]
@@ -102,12 +107,19 @@ def test_partitions_tell_of_their_disk_and_of_what_cannot_be_opened() -> None:
             host = world.host
             check = partitions_check(host)
             assert await check() == WELL
-            with pytest.raises(LogDamagedError):
+            host.advice = lambda partition: f"broker 2 has {partition[0]}"
+            with pytest.raises(LogDamagedError, match="broker 2 has orders"):
                 await host.replica(("orders", 0))
             disk.free = MIB
             host.room.look()
             found = await check()
-            for said in ("1 partitions", str(world.path / "orders-0"), "Restore it", "is full"):
+            for said in (
+                "1 partitions",
+                str(world.path / "orders-0"),
+                "Restore it",
+                "is full",
+                "broker 2 has",
+            ):
                 assert said in found.problem
             assert "make room" in found.remedy
             disk.free = 1 << 40

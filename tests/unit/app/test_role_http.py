@@ -22,9 +22,22 @@ def bookie(
     wanted: bool = False,
     failed: tuple[str, ...] = (),
     limbo: bool = False,
+    unread: str = "",
 ) -> Any:
     info = SimpleNamespace(failed_directories=failed, limbo=limbo)
-    return SimpleNamespace(info=lambda: info, refusal=refusal, writes_refused=wanted)
+
+    async def read_failed_again() -> None:
+        """Nothing has passed."""
+
+    failures = SimpleNamespace(problem=unread)
+    return SimpleNamespace(
+        info=lambda: info,
+        refusal=refusal,
+        writes_refused=wanted,
+        read_failures=failures,
+        read_failed_again=read_failed_again,
+        lacks_space="full" in (refusal or ""),
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,6 +48,7 @@ def bookie(
         (bookie(refusal="the disk of /d is nearly full"), "nearly full"),
         (bookie(refusal="it failed", failed=("/d1",)), "ledger directories failed: /d1"),
         (bookie(limbo=True), "it has lost entries"),
+        (bookie(unread="2 entries of ledgers 1 cannot be read"), "2 entries"),
     ],
 )
 def test_a_bookie_is_unwell_for_what_nobody_wants(found: Any, words: str) -> None:
@@ -42,6 +56,14 @@ def test_a_bookie_is_unwell_for_what_nobody_wants(found: Any, words: str) -> Non
     assert health.ok is (not words)
     assert words in health.problem
     assert bool(health.remedy) is bool(words)
+
+
+def test_what_to_do_goes_by_what_it_lacks() -> None:
+    full = asyncio.run(bookie_check(bookie(refusal="the disk of /d is nearly full"))())
+    broken = asyncio.run(bookie_check(bookie(refusal="journal /j cannot write: EIO"))())
+    assert "make room" in full.remedy
+    assert "start the bookie again" in broken.remedy
+    assert "room" not in broken.remedy
 
 
 def test_one_that_is_not_registered_is_unwell() -> None:

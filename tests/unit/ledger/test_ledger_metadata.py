@@ -195,8 +195,10 @@ def test_an_id_is_created_once() -> None:
 def test_damaged_metadata_is_named() -> None:
     async def scenario(manager: LedgerManager, store: LossyStore) -> None:
         await store.create(manager.path(5), b"garbage")
-        with pytest.raises(MetadataFormatError, match="ledger 5 "):
+        with pytest.raises(MetadataFormatError, match="ledger 5 ") as told:
             await manager.read(5)
+        for said in (manager.path(5), "copy of the store", "magnetar ledger delete 5 --force"):
+            assert said in str(told.value)
 
     with_manager(scenario)
 

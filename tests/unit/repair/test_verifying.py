@@ -13,6 +13,7 @@ from magnetar.ledger.reading.reader import read_policy
 from magnetar.model.errors import (
     BookieIOError,
     BookieUnavailableError,
+    MetadataFormatError,
     NoSuchLedgerError,
     TooManyRequestsError,
 )
@@ -114,6 +115,8 @@ class Cluster:
         self.put(entry_id, entry[:-1] + b"!", name)
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        if ledger_id == 3:
+            raise MetadataFormatError("the metadata of ledger 3 cannot be read")
         if ledger_id != 1:
             raise NoSuchLedgerError("no such ledger")
         self.reads += 1
@@ -218,6 +221,13 @@ def test_a_ledger_that_changes_meanwhile_is_looked_at_anew() -> None:
     assert places(found) == [("b1", Fault.DAMAGED, [3])]
     assert cluster.reads == 4, "twice looked at, twice seen to be the same or not"
     assert asyncio.run(cluster.verifier.verify(2)).gone
+
+
+def test_a_ledger_with_damaged_metadata_is_unchecked_and_stops_nobody() -> None:
+    found = asyncio.run(Cluster().verifier.verify(3))
+    assert not found.sound
+    assert [(each.first, each.last) for each in found.unchecked] == [(0, -1)]
+    assert "metadata of ledger 3" in found.unchecked[0].why
 
 
 def test_damaged_copies_are_given_again_and_missing_ones_marked() -> None:

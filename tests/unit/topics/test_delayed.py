@@ -53,11 +53,14 @@ def test_what_is_due_already_needs_no_look() -> None:
     assert index.look_at_ms(60) == 90
 
 
-def test_a_clock_that_is_set_back_takes_nothing_back() -> None:
+def test_a_clock_that_was_ahead_leaves_nothing_early_when_it_is_set_back() -> None:
     index = DelayedEntries(100, tick_ms=10)
-    hold(index, [60], now_ms=50)
-    assert index.take_due(60, 9) == [(1, 0)]
-    assert hold(index, [60], now_ms=40) == [0]
+    hold(index, [60, 9000], now_ms=50)
+    assert index.take_due(8000, 9) == [(1, 0)]
+    assert hold(index, [70], now_ms=40, first=2) == []
+    assert not index.is_due(69)
+    assert index.look_at_ms(40) == 70
+    assert index.take_due(70, 9) == [(1, 2)]
 
 
 def test_it_is_full_at_its_bound_and_empty_when_cleared() -> None:

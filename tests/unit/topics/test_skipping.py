@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from magnetar.log.acknowledgements import ack_set_words
-from magnetar.model.errors import EntryDamagedError
+from magnetar.model.errors import (
+    EntryDamagedError,
+    MagnetarError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics import skipping
 from magnetar.topics.opening import open_durable
@@ -103,5 +108,21 @@ def test_a_lost_entry_says_how_to_go_on_behind_it() -> None:
         with pytest.raises(EntryDamagedError, match=f"--subscription s --to {second}"):
             await skip_messages(world.topic(), subscription, 1)
         assert subscription.cursor.mark_delete < first
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", [NoSuchLedgerError, MetadataFormatError])
+def test_a_ledger_without_metadata_is_stepped_over_as_a_whole(kind: type[MagnetarError]) -> None:
+    """Entry by entry each of its entries would be refused again."""
+
+    async def scenario(world: World) -> None:
+        _, subscription = await subscribed(world, 1, 1, 1)
+        ledger_id = places(world, 3)[0].ledger_id
+        behind = world.log().positions.next_position(world.log().positions.readable)
+        world.log().cached = False
+        world.log().failing = kind(f"the metadata of ledger {ledger_id}")
+        with pytest.raises(kind, match=f"--subscription s --to {behind}"):
+            await skip_messages(world.topic(), subscription, 1)
 
     run(scenario)

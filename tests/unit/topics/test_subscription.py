@@ -273,6 +273,25 @@ def test_the_timer_finds_what_is_due() -> None:
     run(scenario, entries=0)
 
 
+def test_a_clock_that_is_set_back_delivers_nothing_early_and_takes_nothing_back() -> None:
+    """What was given out while it was ahead is given out again; what comes then waits."""
+
+    async def scenario(site: Site) -> None:
+        consumer, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 30)
+        site.pass_time(NOW + 864_000_000)
+        assert await client.entries() == [0]
+        site.now_ms = NOW
+        site.publish(NOW + 30)
+        assert (await client.entries(), site.delayed) == ([], 1)
+        site.subscription.redeliver(consumer, [])
+        assert (await client.entries(), site.delayed) == ([0], 1)
+        site.pass_time(NOW + 30)
+        assert await client.entries() == [1]
+
+    run(scenario, entries=0)
+
+
 def test_exclusive_and_failover_consumers_get_everything_at_once() -> None:
     async def scenario(site: Site) -> None:
         for kind in (Kind.EXCLUSIVE, Kind.FAILOVER):

@@ -8,6 +8,7 @@ Rules:
 * A reader that goes forward rests while entries are being added (``storage.read_pace``). Reads of
   high priority do not: a recovery, and what is read to be appended, are waited for themselves.
 * At most ``READS_MAX`` reads are under way.
+* What fails is told (``read_failures.py``).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
+from magnetar.bookie.ledgers.read_failures import ReadFailures
 from magnetar.bookie.storage.entry_runs import RecordRun
 from magnetar.bookie.storage.read_cache import ReadCache
 from magnetar.bookie.storage.read_pace import ReadPace
 from magnetar.config import BookieConfig
-from magnetar.model.errors import TooManyRequestsError
+from magnetar.model.errors import BookieIOError, TooManyRequestsError
 
 READS_MAX = 1024
 PIECE_BYTES = 64 << 10
@@ -30,8 +32,11 @@ PIECE_BYTES = 64 << 10
 class EntryReads:
     """``appended_bytes``: what adds have brought so far, of all journals. Used on the loop."""
 
-    def __init__(self, config: BookieConfig, appended_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, config: BookieConfig, appended_bytes: Callable[[], int], failures: ReadFailures
+    ) -> None:
         self._config = config
+        self._failures = failures
         self._appended_bytes = appended_bytes
         self._cache = ReadCache(config.read_cache_bytes)
         self._pace = ReadPace()
@@ -62,11 +67,13 @@ class EntryReads:
         """These entries are being added again."""
         self._outdate(ledger_id)
         self._cache.drop_entries(ledger_id, entry_ids)
+        self._failures.sound(ledger_id, entry_ids)
 
     def drop_ledger(self, ledger_id: int) -> None:
         """The ledger was deleted."""
         self._outdate(ledger_id)
         self._cache.drop_ledger(ledger_id)
+        self._failures.deleted(ledger_id)
 
     def _outdate(self, ledger_id: int) -> None:
         self._outdated.update(key for key in self._under_way if key[0] == ledger_id)
@@ -125,10 +132,16 @@ class EntryReads:
             del self._under_way[key]
             outdated = key in self._outdated
             self._outdated.discard(key)
-            if future.cancelled() or future.exception() is not None or ledger.deleted:
+            if future.cancelled() or ledger.deleted:
+                return
+            error = future.exception()
+            if error is not None:
+                if isinstance(error, BookieIOError):
+                    self._failures.failed(ledger_id, entry_id, error, _now_s())
                 return
             found = future.result()
             if found:
+                self._failures.sound(ledger_id, range(entry_id, entry_id + len(found)))
                 self._pace.ended(ledger_id, entry_id + len(found), begun_s, _now_s())
             if not outdated:
                 self._cache.put(ledger_id, entry_id, _older(ledger, entry_id, found))

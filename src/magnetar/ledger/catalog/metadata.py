@@ -24,6 +24,7 @@ from magnetar.model.errors import (
     LedgerError,
     LedgerExistsError,
     MetadataError,
+    MetadataFormatError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -237,7 +238,14 @@ class LedgerManager:
             found = await self._store.get(path)
         except NoNodeError as error:
             raise self._no_such_ledger(ledger_id) from error
-        return decode_ledger_metadata(ledger_id, found.value), found.version
+        try:
+            return decode_ledger_metadata(ledger_id, found.value), found.version
+        except MetadataFormatError as error:
+            raise MetadataFormatError(
+                f"{error} ({path} in the metadata store): put the node back from a copy of the "
+                "store; without one its entries are lost, and it can be forgotten (magnetar ledger "
+                f"delete {ledger_id} --force)"
+            ) from error
 
     async def write(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises ``BadVersionError`` when somebody

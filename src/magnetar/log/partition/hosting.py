@@ -317,6 +317,11 @@ class HostedReplica:
             await asyncio.sleep(0)
 
 
+def no_advice(_partition: Partition) -> str:
+    """Nobody else is known to have a replica."""
+    return ""
+
+
 class PartitionHost:
     """All replicas of this process. ``start`` tells its starts apart."""
 
@@ -351,6 +356,8 @@ class PartitionHost:
         self._closed = False
         self.unusable: dict[Partition, LogError] = {}
         """Those that could not be opened when they were asked for last, and why."""
+        self.advice: Callable[[Partition], str] = no_advice
+        """What is to be said of a damaged replica besides; set by whoever knows of others."""
 
     @classmethod
     async def open(
@@ -447,11 +454,14 @@ class PartitionHost:
 
     def _unusable(self, partition: Partition, error: Exception) -> LogError:
         """Said once, however often clients ask for it."""
-        name = f"{partition[0]}-{partition[1]}"
+        name, why = f"{partition[0]}-{partition[1]}", str(error)
+        damaged = isinstance(error, LogDamagedError)
+        if damaged and (advice := self.advice(partition)):
+            why = f"{why}. {advice}"
         if partition not in self.unusable:
-            log.error("a partition cannot be opened", partition=name, error=str(error))
-        kind = LogDamagedError if isinstance(error, LogDamagedError) else LogError
-        said = kind(f"partition {name} in {self.directory.path}: {error}")
+            log.error("a partition cannot be opened", partition=name, error=why)
+        kind = LogDamagedError if damaged else LogError
+        said = kind(f"partition {name} in {self.directory.path}: {why}")
         self.unusable[partition] = said
         return said
 

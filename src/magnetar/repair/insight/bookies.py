@@ -108,6 +108,7 @@ class KnownBookies:
     async def delete_cookie(self, bookie_id: BookieId) -> None:
         """Raises ``NoNodeError``."""
         await self._manager.store.delete(self._cookie(bookie_id))
+        await self._switches.forget_generation(bookie_id)
 
     def _cookie(self, bookie_id: BookieId) -> str:
         return f"{self._manager.root}/cookies/{bookie_id}"

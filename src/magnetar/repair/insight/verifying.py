@@ -28,12 +28,13 @@ from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
     MagnetarError,
+    MetadataFormatError,
     NoEntryError,
     NoLedgerError,
     NoSuchLedgerError,
     UnknownLedgerStateError,
 )
-from magnetar.model.ids import BookieId, EntryId
+from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.checking import ListingPool
 from magnetar.repair.copies import Part, own_runs, parts_of
@@ -65,6 +66,7 @@ READS_AT_ONCE = 4
 """Of one ledger, from one bookie."""
 ATTEMPTS = 3
 RETRY_S = 1.0
+NOBODY = BookieId("")
 LOOKS = 3
 """At one ledger, while its metadata changes."""
 
@@ -72,7 +74,8 @@ _ABSENT = (NoEntryError, NoLedgerError, UnknownLedgerStateError)
 
 
 class Unchecked(NamedTuple):
-    """``first`` to ``last``: entries of which the bookie's copies could not be read now."""
+    """``first`` to ``last``: entries of which the bookie's copies could not be read now. With
+    ``last`` -1: none of the ledger's, at no bookie, since its metadata cannot be read."""
 
     first: EntryId
     last: EntryId
@@ -160,6 +163,9 @@ class Verifier:
                     return found
             except NoSuchLedgerError:
                 return Verified(ledger_id, gone=True)
+            except MetadataFormatError as error:  # the others are to be looked at all the same
+                why = Unchecked(0, NO_ENTRY, NOBODY, str(error))
+                return Verified(ledger_id, unchecked=[why])
         return found  # it changes all the time: what is found is true of some of its versions
 
     async def _look(self, metadata: LedgerMetadata) -> Verified:

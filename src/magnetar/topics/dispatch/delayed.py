@@ -9,7 +9,8 @@ Rules:
   and of the log where times are equal.
 * Looks come at multiples of the tick (``look_at_ms``), so what is due is found within a tick, and
   many times that lie together cost one look.
-* Time never goes back here, whatever the clock does: what was given out once is due for good.
+* Each call goes by the clock as it is now: one that was wrong, and is set back, leaves nothing
+  early. What was given out once does not come here again (whoever dispatches sees to that).
 * At most ``entries_max`` are held, and a batch more; who reads ahead stops while it is ``full``.
 
 Invariant: an entry that was held is in the index until it is taken; so it is here, or out at a
@@ -101,7 +102,6 @@ class DelayedEntries:
         self._runs: dict[int, _SortedRun] = {}
         self._heads: list[tuple[Due, int]] = []
         self._numbers = 0
-        self._now_ms = 0
 
     def __len__(self) -> int:
         return self._count
@@ -133,7 +133,6 @@ class DelayedEntries:
         self, entries: Sequence[Entry], descriptions: Sequence[Description], now_ms: int
     ) -> tuple[list[Entry], list[Description]]:
         """Keep in the index what is not due at ``now_ms``; gives the others."""
-        now_ms = self._time(now_ms)
         due: list[Entry] = []
         their: list[Description] = []
         for entry, description in zip(entries, descriptions, strict=True):
@@ -183,19 +182,19 @@ class DelayedEntries:
     def is_due(self, now_ms: int) -> bool:
         """Whether ``take_due`` has any."""
         first = self.next_due_ms()
-        return first is not None and first <= self._time(now_ms)
+        return first is not None and first <= now_ms
 
     def look_at_ms(self, now_ms: int) -> int | None:
         """When to look next: at the first multiple of the tick at which the first is due. None if
         nothing is held, or some is due already: whoever has no room for that looks when he has."""
         first = self.next_due_ms()
-        if first is None or first <= self._time(now_ms):
+        if first is None or first <= now_ms:
             return None
         return -(-first // self.tick_ms) * self.tick_ms
 
     def take_due(self, now_ms: int, entries_max: int) -> list[Key]:
         """Up to ``entries_max`` that are due, the earliest first; they leave the index."""
-        return self._take(self._time(now_ms), entries_max)
+        return self._take(now_ms, entries_max)
 
     def take_any(self, entries_max: int) -> list[Key]:
         """As ``take_due``, due or not: nothing is to wait any more."""
@@ -224,7 +223,3 @@ class DelayedEntries:
         else:
             heapq.heappop(self._heads)
             del self._runs[number]
-
-    def _time(self, now_ms: int) -> int:
-        self._now_ms = max(self._now_ms, now_ms)
-        return self._now_ms

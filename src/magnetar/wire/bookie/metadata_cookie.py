@@ -19,6 +19,9 @@ from magnetar.model.errors import MetadataFormatError
 from magnetar.wire.bookie.metadata_pb2 import CookieFormat
 
 LAYOUT_VERSION = 5
+GENERATIONS = "/magnetar/generations"
+"""Beside BookKeeper's own nodes: by bookie, a number that its directories have, too, and that grows
+(``bookie/generations.py``). It goes with the cookie."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,7 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         # tell the application, which can seek past it.
         errors.EntryDamagedError: ErrorCode.CORRUPT_MESSAGE,
         errors.NoEntryError: ErrorCode.CORRUPT_MESSAGE,
+        errors.NoSuchLedgerError: ErrorCode.CORRUPT_MESSAGE,
         errors.LogError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,

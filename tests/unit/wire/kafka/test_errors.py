@@ -11,11 +11,14 @@ from magnetar.model.errors import (
     MagnetarError,
     NoEntryError,
     NoSpaceError,
+    NoSuchLedgerError,
 )
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 
 
-@pytest.mark.parametrize("error", [EntryDamagedError("1:10"), NoEntryError("1:10")])
+@pytest.mark.parametrize(
+    "error", [EntryDamagedError("1:10"), NoEntryError("1:10"), NoSuchLedgerError("1")]
+)
 def test_what_is_lost_is_told_to_the_application(error: MagnetarError) -> None:
     """Consumers try again, without a word, what is a matter of storage."""
     assert error_code(error) is ErrorCode.CORRUPT_MESSAGE

@@ -34,9 +34,10 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
-from magnetar.log.partition.hosting import HostedReplica, PartitionHost
+from magnetar.log.partition.hosting import HostedReplica, PartitionHost, no_advice
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
+from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.fetcher import Fetcher, FetchLimits, Line
 from magnetar.log.partition.replication.leader import PartitionLeader
 from magnetar.log.partition.replication.partition_state import PartitionState
@@ -76,6 +77,8 @@ class _OwnReplica:
         self.failed = False
         self.damaged = False
         """Its files lack what they held: it is in sync no more, wherever syncs are waited for."""
+        self.told = ""
+        """Why it could not be opened, as the log says already."""
 
     def let_go(self) -> None:
         """Nothing of this replica is used any more."""
@@ -129,6 +132,12 @@ class Replicas:
     def begin(self) -> None:
         """From now on replicas are played as the image says."""
         self._image.watch(self._told)
+        self._host.advice = self._advice
+
+    def _advice(self, partition: Partition) -> str:
+        kept = self._kept.get(partition)
+        stored = None if kept is None else kept.stored
+        return "" if stored is None else advice(stored.state, self._me.broker)
 
     def _told(self, partition: Partition, stored: VersionedState | None) -> None:
         mine = stored is not None and self._me.broker in stored.state.replicas
@@ -156,6 +165,7 @@ class Replicas:
                 kept.played = wanted = kept.stored
                 try:
                     await self._take(kept, wanted)
+                    kept.told = ""
                 except MetadataError as error:
                     log.info("replica is not opened now", partition=partition, error=str(error))
                     self._image.refresh(kept.partition)
@@ -321,11 +331,13 @@ class Replicas:
     def _has_failed(self, kept: _OwnReplica, error: Exception) -> None:
         if kept.failed:
             return
-        log.error(
-            "replica is given up: its log cannot go on; it is opened anew soon",
-            partition=f"{kept.partition[0]}-{kept.partition[1]}",
-            error=str(error),
-        )
+        if kept.told != str(error):  # it is tried again every few seconds; health goes on saying it
+            kept.told = str(error)
+            log.error(
+                "replica is given up: its log cannot go on; it is opened anew every few seconds",
+                partition=f"{kept.partition[0]}-{kept.partition[1]}",
+                error=str(error),
+            )
         kept.failed, kept.damaged = True, isinstance(error, LogDamagedError)
         if kept.hosted is not None:
             kept.hosted.fail(error)  # whatever failed: what is opened anew is not this one
@@ -416,6 +428,7 @@ class Replicas:
         for kept in self._kept.values():
             kept.let_go()
         self._kept.clear()
+        self._host.advice = no_advice  # it leads back here, which would be a cycle
 
 
 def _leader(kept: _OwnReplica) -> PartitionLeader | None:

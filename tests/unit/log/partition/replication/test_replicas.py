@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import structlog
+
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.election import Live, LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits
 from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
-from magnetar.log.partition.replication.replicas import Replicas
+from magnetar.log.partition.replication.replicas import Replicas, _OwnReplica
+from magnetar.model.errors import LogDamagedError
 
 ME, TWO, THREE = Member(1, 11), Member(2, 12), Member(3, 13)
 LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each in (ME, TWO, THREE)}
@@ -74,3 +78,30 @@ def test_one_whose_disk_failed_is_copied_in_the_same_epoch() -> None:
     found = replicas()._given_up(state(ME, TWO, THREE, leader=2), LIVE)
     assert found is not None
     assert (found.isr, found.leader_epoch) == ((TWO, THREE), 7)
+
+
+def test_what_is_told_of_a_damaged_replica_depends_on_the_others() -> None:
+    whole = advice(state(ME, THREE, leader=1), 1)
+    assert "broker 3 has all that is committed" in whole
+    assert "remove this replica's folder" in whole
+    assert "all that is committed" in advice(state(leader=NO_LEADER, elr=(ME, TWO)), 1)
+    alone = advice(state(ME, leader=1), 1)
+    for said in (
+        "brokers 2, 3 have what was stored before they fell behind",
+        "are cut to what is here",
+        "write nothing here",
+        "partition.unclean_leader_election=true",
+    ):
+        assert said in alone
+    assert advice(PartitionState((1,), 1, (ME,), (), 1, 101, 7), 1) == ""
+
+
+def test_what_is_given_up_is_said_once_for_each_cause() -> None:
+    found = replicas()
+    kept = _OwnReplica(("orders", 0))
+    kept.busy = True  # nobody plays it here
+    with structlog.testing.capture_logs() as logs:
+        for error in ("gone", "gone", "damaged"):
+            found._has_failed(kept, LogDamagedError(error))
+            kept.failed = False  # it is tried again
+    assert [each["error"] for each in logs] == ["gone", "damaged"]
