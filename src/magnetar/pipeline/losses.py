@@ -67,6 +67,16 @@ class LogExtent(NamedTuple):
     end_offset: int = NO_OFFSETS
 
 
+class UnreadEntry(NamedTuple):
+    """An entry that a broker was to send and cannot read. ``behind``: where one can go on without
+    it. ``lost``: no sound copy is left; else one that has it may come back."""
+
+    place: Place
+    behind: Place
+    why: str
+    lost: bool
+
+
 class Loss(NamedTuple):
     """Messages that cannot be read any more. ``entries`` is how many entries (messages or batches)
     at least, ``messages`` how many exactly; 0: not known. ``go_on``: the place to go on from
@@ -151,6 +161,12 @@ def gap_before(
         return None
     came = Place(ledger_id, entry_id, 0)
     return Loss(topic, f"{missing} entries are missing before {came}", missing, came)
+
+
+def lost_entry(topic: str, place: Place, why: str, go_on: Place, messages: int = 0) -> Loss:
+    """An entry of which no sound copy is left."""
+    what = f"entry {place.ledger_id}:{place.entry_id} is lost: {why}"
+    return Loss(topic, what, 1, go_on, messages)
 
 
 def range_of(

@@ -21,7 +21,13 @@ from magnetar.cluster.topic_name import topic_of_log
 from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogClosedError, LogError, MagnetarError
+from magnetar.model.errors import (
+    EntryDamagedError,
+    LogClosedError,
+    LogError,
+    MagnetarError,
+    NoEntryError,
+)
 from magnetar.model.ids import Position
 from magnetar.topics.redelivery import Key, Redelivery, ReplayRun, Replays
 
@@ -37,11 +43,13 @@ TOLD_AGAIN_S: Final = 60.0
 
 
 class Unread(NamedTuple):
-    """The read of what is at ``place`` failed. ``behind``: where one can go on without it."""
+    """The read of what is at ``place`` failed. ``behind``: where one can go on without it.
+    ``lost``: all who should have it have said that they have not, or not sound."""
 
     place: Position
     behind: Position
     why: str
+    lost: bool = False
 
 
 class EntryFeed:
@@ -271,7 +279,8 @@ class EntryFeed:
         """Tells of it: once, and now and then for as long as it lasts."""
         before, now_s = self.unread, asyncio.get_running_loop().time()
         place = self._place
-        self.unread = Unread(place, self._positions.next_position(place), str(error))
+        lost = isinstance(error, EntryDamagedError | NoEntryError)
+        self.unread = Unread(place, self._positions.next_position(place), str(error), lost)
         known = before is not None and before.place == place
         if known and now_s - self._unread_told_s < TOLD_AGAIN_S:
             return

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import EntryDamagedError, NoEntryError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, describe
 
@@ -45,11 +45,11 @@ async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Posi
         if at.entry_id < 0 or at < positions.first:
             break
         found = source.read_cached(at, 1, 1)
-        entries = await source.read(at, 1, 1) if found is None else found
         try:
+            entries = await source.read(at, 1, 1) if found is None else found
             part = describe(entries[0], entry_format).transaction if entries else None
-        except ProtocolError:
-            break
+        except (ProtocolError, EntryDamagedError, NoEntryError):
+            break  # nobody can read it, and still it is there
         if part is None or (part.commits is None and ends.get(part.producer_id)):
             break
         if part.commits is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from magnetar.model.entry import Description, Entry, TransactionPart
+from magnetar.model.errors import EntryDamagedError
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.topics.transaction_view import TransactionView, last_delivered
@@ -139,6 +140,19 @@ def test_the_last_entry_that_consumers_get(words: str, last: int) -> None:
             assert found == Position(1, last)
         else:
             assert found < world.log.positions.first
+
+    asyncio.run(scenario())
+
+
+def test_a_last_entry_that_is_lost_is_the_last_one() -> None:
+    """Nobody was told where the log ends, and so nobody read what lies before it."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.append("x", "x")
+        world.log.cached = False
+        world.log.failing = EntryDamagedError("no replica has a sound copy of entry 1:1")
+        assert await last_delivered(world.log, TextFormat()) == Position(1, 1)
 
     asyncio.run(scenario())
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.brokers.connection import BrokerConnection, ReceivedFrame, refused
-from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
+from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent, UnreadEntry
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
@@ -29,6 +29,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     LogPlace,
     LogQuestion,
     MessageIdData,
+    UnreadPlace,
 )
 
 PERMITS = 2000
@@ -68,6 +69,8 @@ class LogAnswer(NamedTuple):
     """What compaction has left of the log, if that was asked."""
     compacting_ledger_id: int = -1
     """The ledger that was made for a compaction that begins."""
+    unread: UnreadEntry | None = None
+    """What the reader that asks waits for, and cannot be read."""
 
 
 class TopicReader:
@@ -137,6 +140,7 @@ class TopicReader:
             log.table,
             log.compacted if log.HasField("compacted") else None,
             log.compacting_ledger_id if log.HasField("compacting_ledger_id") else -1,
+            _unread(log.unread) if log.HasField("unread") else None,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:
@@ -253,6 +257,12 @@ def facts_of(found: LogLedger) -> LedgerFacts:
     told = found.ledger_id, found.entries, found.stored_bytes, found.closed
     times = found.least_ms, found.greatest_ms
     return LedgerFacts(*told, *times, found.stored, found.messages)
+
+
+def _unread(found: UnreadPlace) -> UnreadEntry:
+    place = Place(found.ledger_id, found.entry_id, 0)
+    behind = Place(found.behind_ledger_id, found.behind_entry_id, 0)
+    return UnreadEntry(place, behind, found.why, found.lost)
 
 
 def _place(found: LogPlace) -> Place:

@@ -5,6 +5,9 @@ Rules:
 * Before an entry is waited for, the range is held against the log: what was deleted never comes.
   While none comes the log is asked again, every ``LOOK_AGAIN_S``, as retention may delete what was
   planned meanwhile. So a range ends, with all of its entries or with a report of what is missing.
+* The broker says which entry it cannot read for this reader. One of which no sound copy is left is
+  a loss when nothing has come for ``LOOK_AGAIN_S``; of others behind it, one after the other,
+  sooner. One that a bookie may have that is away is waited for.
 * What is missing before an entry that comes (by its id, and by how many entries the ledgers have
   that were passed) is reported as well, and at the end whether the messages are as many as planned.
 * A connection that breaks is replaced, and reading goes on at the place reached, as long as
@@ -23,13 +26,23 @@ from magnetar.model.errors import BrokerError, TopicNotFoundError
 from magnetar.pipeline.brokers.connection import worth_another_try
 from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import NO_FACTS, LedgerFacts, Loss, gap_before, loss_at
+from magnetar.pipeline.losses import (
+    NO_FACTS,
+    LedgerFacts,
+    Loss,
+    UnreadEntry,
+    gap_before,
+    loss_at,
+    lost_entry,
+)
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.pipeline.planning.splits import PlannedRange
 from magnetar.pipeline.reading.tails import EntryReader, Readers
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 LOOK_AGAIN_S = 2.0
+LOOK_BEHIND_S = 0.1
+"""Behind an entry that is lost: its neighbours often are, as they lay beside it."""
 PAUSE_S = 0.2
 
 
@@ -71,6 +84,19 @@ def numbered(client: Readers, part: PlannedRange) -> PlannedRange:
     return replace(part, start_offset=offset)
 
 
+def next_entry(reader: EntryReader, wait_s: float) -> StoredEntry | None:
+    """The next one of a reader; None if it does not come in that time, or is lost."""
+    until_s = time.monotonic() + wait_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        entry = reader.entry_within(min(LOOK_AGAIN_S, left_s))
+        if entry is not None:
+            return entry
+        unread = reader.ask().unread
+        if unread is not None and unread.lost:
+            return None
+    return None
+
+
 class _Reading:
     """How far the reading of one range has come."""
 
@@ -81,6 +107,8 @@ class _Reading:
         self._heard_s = time.monotonic()
         self._ledgers: Mapping[int, LedgerFacts] = NO_FACTS
         self._lost = False
+        self._behind_a_lost_one = False
+        self._unread_why = ""
         self.expected = part.start
         self.offset = (
             NO_OFFSETS
@@ -117,11 +145,14 @@ class _Reading:
         part = self._part
         self._look(reader)
         while not self.done:
-            entry = reader.entry_within(min(LOOK_AGAIN_S, self._wait_s))
+            look_s = LOOK_BEHIND_S if self._behind_a_lost_one else LOOK_AGAIN_S
+            entry = reader.entry_within(min(look_s, self._wait_s))
             if entry is None:
-                self._nothing_came(reader)
+                if self._nothing_came(reader):
+                    return  # to be read on from another place
                 continue
             self._heard_s = time.monotonic()
+            self._behind_a_lost_one = False
             self._check_continuity(reader, entry)
             if Place(entry.ledger_id, entry.entry_id, 0) >= part.end:
                 self.expected = part.end
@@ -133,16 +164,32 @@ class _Reading:
                 self.offset += entry.messages
         self._check_count()
 
-    def _nothing_came(self, reader: EntryReader) -> None:
+    def _nothing_came(self, reader: EntryReader) -> bool:
+        """True: an entry is lost, and the range goes on behind it."""
+        unread = self._look(reader)
+        if unread is not None and unread.lost and not self.done:
+            self._entry_is_lost(reader, unread)
+            return True
         if self.out_of_patience():
+            why = f" ({unread.why})" if unread is not None else ""
             raise BrokerError(
                 f"{self._part.topic}: nothing after {self.expected} came in {self._wait_s} s, and "
-                f"the range ends at {self._part.end}; is the broker able to read its bookies?"
+                f"the range ends at {self._part.end}; is the broker able to read its bookies?{why}"
             )
-        self._look(reader)
+        return False
 
-    def _look(self, reader: EntryReader) -> None:
-        """Hold what is left of the range against the log."""
+    def _entry_is_lost(self, reader: EntryReader, unread: UnreadEntry) -> None:
+        topic, go_on = self._part.topic, unread.behind
+        until = self._number_of(reader, go_on)
+        messages = self._messages_left(until) if until != NO_OFFSETS else 0
+        self._report(lost_entry(topic, unread.place, unread.why, go_on, messages))
+        self.expected, self.offset = min(go_on, self._part.end), until
+        self._heard_s = time.monotonic()
+        self._behind_a_lost_one = True
+
+    def _look(self, reader: EntryReader) -> UnreadEntry | None:
+        """Hold what is left of the range against the log; the entry that is to come next, if the
+        broker cannot read it."""
         part = self._part
         question = LogQuestion(
             ledgers=True,
@@ -165,6 +212,15 @@ class _Reading:
             self.expected = part.end
         elif self.expected < extent.kept_from:
             self.expected, self.offset = extent.kept_from, extent.first_offset
+        return self._waited_for(answer.unread)
+
+    def _waited_for(self, unread: UnreadEntry | None) -> UnreadEntry | None:
+        """``unread`` if nothing is to come before it: what was read may still be on its way."""
+        if unread is None or unread.place < self.expected:
+            return None
+        entry = unread.place.ledger_id, unread.place.entry_id
+        before = gap_before(self._part.topic, self.expected, *entry, self._ledgers)
+        return unread if before is None else None
 
     def _check_continuity(self, reader: EntryReader, entry: StoredEntry) -> None:
         """Report what is missing before ``entry``, where ``expected`` was to come next. Where
@@ -176,16 +232,16 @@ class _Reading:
         if loss is None and entry.ledger_id != expected.ledger_id:
             loss = loss_at(part.topic, expected, part.created_ms, reader.extent())
         if loss is not None:
-            before = self.offset
-            self._number_anew(reader, entry)
-            until, self.offset = self.offset, before
+            until = self._number_of(reader, Place(entry.ledger_id, entry.entry_id, 0))
             self._report(loss._replace(messages=self._messages_left(until)))
             self.offset = until
 
-    def _number_anew(self, reader: EntryReader, entry: StoredEntry) -> None:
+    @staticmethod
+    def _number_of(reader: EntryReader, place: Place) -> int:
+        """The offset of the message there; ``NO_OFFSETS``: the broker does not know."""
         question = LogQuestion()
-        question.places.add(ledger_id=entry.ledger_id, entry_id=entry.entry_id)
-        self.offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)
+        question.places.add(ledger_id=place.ledger_id, entry_id=place.entry_id)
+        return next(iter(reader.ask(question).of_places), NO_OFFSETS)
 
     def _check_count(self) -> None:
         """A last check, of everything at once: the range has as many messages as were planned."""

@@ -15,6 +15,7 @@ from magnetar.log.policy import UNLIMITED
 from magnetar.log.seam import LogStats, ReadableLog, TableMark, TakenLedger
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.topics.feed import Unread
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
@@ -40,6 +41,16 @@ async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQ
     if question.ledgers:
         _fill_ledgers(extent, stats, question)
     await _answer_places(extent, source, question)
+
+
+def fill_unread(extent: LogExtent, unread: Unread | None) -> None:
+    """Say what a consumer waits for that cannot be read, if anything: it may be lost."""
+    if unread is None:
+        return
+    told = extent.unread
+    told.ledger_id, told.entry_id = unread.place
+    told.behind_ledger_id, told.behind_entry_id = unread.behind
+    told.why, told.lost = unread.why, unread.lost
 
 
 async def hold_log(extent: LogExtent, topic: SubscribableTopic, question: LogQuestion) -> None:

@@ -2333,6 +2333,7 @@ class LogExtent(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
     COMPACTING_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    UNREAD_FIELD_NUMBER: _builtins.int
     trimmed_ledger_id: _builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: _builtins.int
@@ -2371,6 +2372,10 @@ class LogExtent(_message.Message):
     def compacted(self) -> Global___CompactedLedger:
         """what there is now, if compaction was asked about"""
 
+    @_builtins.property
+    def unread(self) -> Global___UnreadPlace:
+        """what the consumer that asks waits for, and cannot be read"""
+
     def __init__(
         self,
         *,
@@ -2389,14 +2394,53 @@ class LogExtent(_message.Message):
         table: _builtins.str | None = ...,
         compacted: Global___CompactedLedger | None = ...,
         compacting_ledger_id: _builtins.int | None = ...,
+        unread: Global___UnreadPlace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "unread", b"unread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "unread", b"unread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogExtent: _TypeAlias = LogExtent  # noqa: Y015
+
+@_typing.final
+class UnreadPlace(_message.Message):
+    """An entry that was to be sent to a consumer, and whose read failed; it is tried again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    BEHIND_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    BEHIND_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entry_id: _builtins.int
+    behind_ledger_id: _builtins.int
+    """where one can go on without it"""
+    behind_entry_id: _builtins.int
+    why: _builtins.str
+    lost: _builtins.bool
+    """no sound copy is left: all who may have one have said so"""
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int | None = ...,
+        entry_id: _builtins.int | None = ...,
+        behind_ledger_id: _builtins.int | None = ...,
+        behind_entry_id: _builtins.int | None = ...,
+        why: _builtins.str | None = ...,
+        lost: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["behind_entry_id", b"behind_entry_id", "behind_ledger_id", b"behind_ledger_id", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "lost", b"lost", "why", b"why"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_entry_id", b"behind_entry_id", "behind_ledger_id", b"behind_ledger_id", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "lost", b"lost", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnreadPlace: _TypeAlias = UnreadPlace  # noqa: Y015
 
 @_typing.final
 class CommandConsumerStats(_message.Message):

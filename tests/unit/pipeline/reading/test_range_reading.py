@@ -181,3 +181,29 @@ def test_ledgers_that_were_passed_tell_what_is_missing() -> None:
         loss = gap_before(T, expected, ledger_id, entry_id, facts)
         assert loss is not None
         assert loss.entries == entries
+
+
+@pytest.mark.parametrize("lost", [[(1, 0)], [(1, 2), (1, 3), (2, 0)], [(3, 3)], [(2, 1), (3, 0)]])
+def test_an_entry_that_is_lost_is_a_loss_and_not_waited_for(lost: list[tuple[int, int]]) -> None:
+    """A task waited for ``pollTimeoutMs`` and failed, whatever ``failOnDataLoss`` said."""
+    case = Case()
+    case.log.lost = set(lost)
+    ledger_id, entry_id = lost[0]
+    with pytest.raises(DataLossError, match=f"{T}: entry {ledger_id}:{entry_id} is lost: no repli"):
+        case.read(fatal=True)
+    case.reports = LossReports(fatal=False)
+    missing = [4 * (ledger_id - 1) + entry_id for ledger_id, entry_id in lost]
+    assert case.read() == [number for number in range(12) if number not in missing]
+    assert case.reports.losses == case.reports.messages == len(lost)
+
+
+def test_an_entry_that_may_come_back_is_waited_for() -> None:
+    case = Case()
+    case.log.lost, case.log.lost_for_good = {(2, 1)}, False
+    with pytest.raises(BrokerError, match=r"nothing after 2:1:0 came .*no replica has it sound"):
+        case.read()
+    entries = entries_of(cast(BrokerClient, case.cluster), case.part, LossReports(fatal=True))
+    for _ in range(5):
+        next(entries)
+    case.log.lost.clear()
+    assert len(list(entries)) == 7
