@@ -65,6 +65,9 @@ class LogExtent(NamedTuple):
     created_ms: int = UNKNOWN_MS
     first_offset: int = NO_OFFSETS
     end_offset: int = NO_OFFSETS
+    by_offset: bool = False
+    """An entry's id is the offset of its first message, and the next one's is greater by as many
+    messages as it has; else ids of a ledger's entries follow each other."""
 
 
 class UnreadEntry(NamedTuple):
@@ -75,6 +78,15 @@ class UnreadEntry(NamedTuple):
     behind: Place
     why: str
     lost: bool
+
+
+class GivenAnswer(NamedTuple):
+    """Of a stretch of a log, up to ``sought_to``: ``any``: consumers get an entry of it;
+    ``undecided``: of some it is not known whether their transactions were committed."""
+
+    any: bool
+    sought_to: Place
+    undecided: bool
 
 
 class Loss(NamedTuple):

@@ -27,6 +27,7 @@ from magnetar.topics.entry_format import EntryFormat, describe
 
 STEP_ENTRIES: Final = 256
 STEP_BYTES: Final = 1 << 20
+SOUGHT_STEPS: Final = 16
 OUTCOMES_MAX: Final = 100_000
 """Entries of transactions whose outcome is known; then it begins anew."""
 
@@ -56,6 +57,59 @@ async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Posi
             ends[part.producer_id] = part.commits
         at = positions.previous_position(at)
     return at
+
+
+class Given(NamedTuple):
+    """Of a stretch of the log, up to ``sought_to``. ``any``: consumers get an entry of it.
+    ``undecided``: of some entries it was not seen how their transactions ended."""
+
+    any: bool
+    sought_to: Position
+    undecided: bool = False
+
+
+async def given_between(
+    source: ReadableLog, entry_format: EntryFormat, first: Position, stop: Position
+) -> Given:
+    """Whether consumers get an entry from ``first`` on and before ``stop``; some MiB are looked at,
+    behind ``stop`` too: there is said how transactions ended. One that cannot be read counts."""
+    positions, at = source.positions, first
+    waiting: set[int] = set()
+    for _ in range(SOUGHT_STEPS):
+        found = source.read_cached(at, STEP_ENTRIES, STEP_BYTES)
+        try:
+            entries = await source.read(at, STEP_ENTRIES, STEP_BYTES) if found is None else found
+        except (EntryDamagedError, NoEntryError):
+            return Given(at < stop, min(at, stop), bool(waiting))
+        for entry in entries:
+            place = Position(entry.ledger_id, entry.entry_id)
+            if place >= stop and not waiting:
+                return Given(False, stop)
+            if _is_given(entry, entry_format, waiting, within=place < stop):
+                return Given(True, min(place, stop))
+            at = positions.next_position(place)
+        if not entries:
+            break  # the log ends; what is before ``stop`` was to be there
+    return Given(False, min(at, stop), bool(waiting))
+
+
+def _is_given(entry: Entry, entry_format: EntryFormat, waiting: set[int], *, within: bool) -> bool:
+    """True: an entry is given, this one or one whose transaction it commits. ``waiting``: producers
+    of transactions with entries ``within`` the stretch, whose end has not come yet."""
+    try:
+        part = describe(entry, entry_format).transaction
+    except ProtocolError:
+        return within
+    if part is None:
+        return within
+    if part.commits is None:
+        if within:
+            waiting.add(part.producer_id)
+        return False
+    if part.producer_id not in waiting:
+        return False
+    waiting.remove(part.producer_id)
+    return part.commits
 
 
 class Sorted(NamedTuple):

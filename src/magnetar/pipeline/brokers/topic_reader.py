@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.brokers.connection import BrokerConnection, ReceivedFrame, refused
-from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent, UnreadEntry
+from magnetar.pipeline.losses import UNKNOWN_MS, GivenAnswer, LedgerFacts, LogExtent, UnreadEntry
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
@@ -25,6 +25,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
     CompactedLedger,
+    GivenEntries,
     LogLedger,
     LogPlace,
     LogQuestion,
@@ -71,6 +72,8 @@ class LogAnswer(NamedTuple):
     """The ledger that was made for a compaction that begins."""
     unread: UnreadEntry | None = None
     """What the reader that asks waits for, and cannot be read."""
+    given: GivenAnswer | None = None
+    """Of the stretch that was asked about; None: the broker cannot tell."""
 
 
 class TopicReader:
@@ -141,12 +144,14 @@ class TopicReader:
             log.compacted if log.HasField("compacted") else None,
             log.compacting_ledger_id if log.HasField("compacting_ledger_id") else -1,
             _unread(log.unread) if log.HasField("unread") else None,
+            _given(log.given) if log.HasField("given") else None,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:
         first = self._passed(answer) if self._place <= START else START
         kept_from, created_ms = first, UNKNOWN_MS
         first_offset = end_offset = NO_OFFSETS
+        by_offset = answer.log_extent.numbered_by_offset
         if answer.HasField("log_extent"):
             log = answer.log_extent
             kept_from = after_entry(log.trimmed_ledger_id, log.trimmed_entry_id)
@@ -156,7 +161,7 @@ class TopicReader:
         last = answer.last_message_id
         empty = signed64(last.entryId) < 0
         end = kept_from if empty else after_entry(signed64(last.ledgerId), signed64(last.entryId))
-        return LogExtent(kept_from, first, end, created_ms, first_offset, end_offset)
+        return LogExtent(kept_from, first, end, created_ms, first_offset, end_offset, by_offset)
 
     def _last_message_id(
         self, question: LogQuestion | None = None
@@ -263,6 +268,10 @@ def _unread(found: UnreadPlace) -> UnreadEntry:
     place = Place(found.ledger_id, found.entry_id, 0)
     behind = Place(found.behind_ledger_id, found.behind_entry_id, 0)
     return UnreadEntry(place, behind, found.why, found.lost)
+
+
+def _given(found: GivenEntries) -> GivenAnswer:
+    return GivenAnswer(found.any, _place(found.sought_to), found.undecided)
 
 
 def _place(found: LogPlace) -> Place:

@@ -9,10 +9,14 @@ Rules:
   a loss when nothing has come for ``LOOK_AGAIN_S``; of others behind it, one after the other,
   sooner. One that a bookie may have that is away is waited for.
 * What is missing before an entry that comes (by its id, and by how many entries the ledgers have
-  that were passed) is reported as well, and at the end whether the messages are as many as planned.
+  that were passed) is reported as well, and at the end whether the messages are as many as planned;
+  but what the broker says nobody gets there is not missing: what transactions aborted, their
+  markers, what compaction took. Ids say less where they are offsets (logs on partitions).
 * A connection that breaks is replaced, and reading goes on at the place reached, as long as
   something comes every ``wait_s``: a broker that restarts ends no task. A topic that is gone is a
   loss.
+
+Why gaps are asked about: docs/adr/0203-a-gap-is-held-against-the-broker.md.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ class _Reading:
         self._ledgers: Mapping[int, LedgerFacts] = NO_FACTS
         self._lost = False
         self._behind_a_lost_one = False
-        self._unread_why = ""
+        self._by_offset = False
         self.expected = part.start
         self.offset = (
             NO_OFFSETS
@@ -159,10 +163,14 @@ class _Reading:
                 break
             yield NumberedEntry(entry, self.offset)
             self._heard_s = time.monotonic()  # whoever reads may have taken long
-            self.expected = after_entry(entry.ledger_id, entry.entry_id)
+            self.expected = self._after(entry)
             if self.offset != NO_OFFSETS:
                 self.offset += entry.messages
         self._check_count()
+
+    def _after(self, entry: StoredEntry) -> Place:
+        ids = entry.messages if self._by_offset else 1
+        return after_entry(entry.ledger_id, entry.entry_id + ids - 1)
 
     def _nothing_came(self, reader: EntryReader) -> bool:
         """True: an entry is lost, and the range goes on behind it."""
@@ -170,6 +178,9 @@ class _Reading:
         if unread is not None and unread.lost and not self.done:
             self._entry_is_lost(reader, unread)
             return True
+        if unread is None and self._nobody_gets(reader, self._part.end, for_sure=True):
+            self.expected, self.offset = self._part.end, self._part.end_offset
+            return False
         if self.out_of_patience():
             why = f" ({unread.why})" if unread is not None else ""
             raise BrokerError(
@@ -200,6 +211,7 @@ class _Reading:
             question.places.add(ledger_id=self.expected.ledger_id, entry_id=self.expected.entry_id)
         answer = reader.ask(question)
         extent = answer.extent
+        self._by_offset = extent.by_offset
         if answer.of_places:
             self.offset = answer.of_places[0]
         self._ledgers = {facts.ledger_id: facts for facts in answer.ledgers}
@@ -212,15 +224,47 @@ class _Reading:
             self.expected = part.end
         elif self.expected < extent.kept_from:
             self.expected, self.offset = extent.kept_from, extent.first_offset
-        return self._waited_for(answer.unread)
+        return self._waited_for(reader, answer.unread)
 
-    def _waited_for(self, unread: UnreadEntry | None) -> UnreadEntry | None:
+    def _waited_for(self, reader: EntryReader, unread: UnreadEntry | None) -> UnreadEntry | None:
         """``unread`` if nothing is to come before it: what was read may still be on its way."""
         if unread is None or unread.place < self.expected:
             return None
-        entry = unread.place.ledger_id, unread.place.entry_id
-        before = gap_before(self._part.topic, self.expected, *entry, self._ledgers)
-        return unread if before is None else None
+        if self._gap_before(unread.place) is None or self._nobody_gets(reader, unread.place):
+            return unread
+        return None
+
+    def _gap_before(self, came: Place) -> Loss | None:
+        """What is missing by its id before the entry there, where ``expected`` was to come next."""
+        topic, expected = self._part.topic, self.expected
+        if not self._by_offset:
+            return gap_before(topic, expected, came.ledger_id, came.entry_id, self._ledgers)
+        if came <= max(expected, Place(0, 0, 0)):
+            return None
+        return Loss(topic, f"entries are missing before {came}", 1, came)
+
+    def _nobody_gets(self, reader: EntryReader, stop: Place, *, for_sure: bool = False) -> bool:
+        """Whether the broker says that consumers get nothing from ``expected`` on before ``stop``.
+        ``for_sure``: and that no transaction is open which would change that."""
+        at = self.expected
+        while at < stop:
+            question = LogQuestion()
+            first, last = question.given.first, question.given.stop
+            first.ledger_id, first.entry_id = at[:2]
+            last.ledger_id, last.entry_id = stop[:2]
+            answer = reader.ask(question)
+            given = answer.given
+            if (
+                given is None
+                or given.any
+                or given.sought_to <= at
+                or (for_sure and given.undecided)
+            ):
+                return False
+            if answer.extent.kept_from > at:
+                return False  # it was deleted meanwhile
+            at = given.sought_to
+        return True
 
     def _check_continuity(self, reader: EntryReader, entry: StoredEntry) -> None:
         """Report what is missing before ``entry``, where ``expected`` was to come next. Where
@@ -228,13 +272,18 @@ class _Reading:
         (Those of a ledger that is deleted itself meanwhile count as lost: it cannot be told any
         more.)"""
         part, expected = self._part, self.expected
-        loss = gap_before(part.topic, expected, entry.ledger_id, entry.entry_id, self._ledgers)
-        if loss is None and entry.ledger_id != expected.ledger_id:
+        came = Place(entry.ledger_id, entry.entry_id, 0)
+        loss = gap = self._gap_before(came)
+        if gap is not None and self._nobody_gets(reader, came):
+            loss = None
+        if gap is None and entry.ledger_id != expected.ledger_id:
             loss = loss_at(part.topic, expected, part.created_ms, reader.extent())
+        if loss is None and gap is None:
+            return
+        until = self._number_of(reader, came)
         if loss is not None:
-            until = self._number_of(reader, Place(entry.ledger_id, entry.entry_id, 0))
             self._report(loss._replace(messages=self._messages_left(until)))
-            self.offset = until
+        self.offset = until
 
     @staticmethod
     def _number_of(reader: EntryReader, place: Place) -> int:

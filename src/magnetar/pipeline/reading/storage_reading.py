@@ -12,6 +12,8 @@ Rules:
 * Within a ledger no entry is left out: the library reads them in order, or fails.
 * An entry of which no bookie has a sound copy is a loss: it is read again after a moment, at those
   who hold it by then. Of others right behind it that is not waited for again.
+* From the first entry of a transaction on the rest is read through the broker, as if the bookies
+  were out of reach: a marker behind it says whether it counts.
 * Where the bookies are out of reach the rest of the split is read through the broker, and that is
   said; or the task fails, as ``ByStorage.or_broker`` decides.
 
@@ -36,6 +38,7 @@ from magnetar.model.errors import (
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer, StoredEntry
+from magnetar.pipeline.columns.kafka_batches import in_transaction
 from magnetar.pipeline.loss_reports import LossReports, warn
 from magnetar.pipeline.losses import Loss, loss_at, lost_entry
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
@@ -48,6 +51,11 @@ ENTRY_BYTES_MAX = 64 << 20
 LOST_AGAIN_S = 1.0
 ASK_LEDGERS = 500
 """Of so many ledgers at once the broker is asked where they lie."""
+
+TRANSACTION = (
+    "a transaction of a Kafka producer begins, and whether it was committed is said somewhere "
+    "behind it; brokers know"
+)
 
 UNNUMBERED = NO_OFFSETS  # the offset is in the entry's own header
 
@@ -159,6 +167,8 @@ class StorageReading:
                 if metadata is None:
                     raise NoEntryError(f"the broker does not tell where ledger {ledger_id} lies")
                 for entry in ledgers.entries(ledger_id, metadata, first, span.stop_entry_id):
+                    if in_transaction(entry.payload):
+                        raise OutOfReachError(TRANSACTION)
                     stored = StoredEntry(ledger_id, entry.entry_id, entry.payload, 0)
                     yield NumberedEntry(stored, UNNUMBERED)
                     self.expected = Place(ledger_id, entry.entry_id + 1, 0)

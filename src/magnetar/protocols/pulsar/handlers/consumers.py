@@ -41,6 +41,7 @@ from magnetar.protocols.pulsar.key_shared import key_policy
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.log_compactions import note_compaction
 from magnetar.protocols.pulsar.log_extents import (
+    fill_given,
     fill_log_extent,
     fill_unread,
     hold_log,
@@ -377,7 +378,9 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
     await note_table(topic, question)
     compacted = await note_compaction(reply.log_extent, topic, question)
-    await fill_log_extent(reply.log_extent, source, question)
+    delivered = last if view is source else source.positions.readable
+    await fill_log_extent(reply.log_extent, source, question, delivered)
+    await fill_given(reply.log_extent, topic, question)
     if reader is not None:
         fill_unread(reply.log_extent, reader.subscription.dispatcher.feed.unread)
     stored = session.services.stored_ledgers
