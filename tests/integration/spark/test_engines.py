@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from confluent_kafka import Producer
 
 from magnetar.env.free_ports import free_port
 from magnetar.model.errors import BrokerError
+from magnetar.pipeline.reading.stream_reader import StreamReader
 from magnetar.pipeline.source import MagnetarDataSource
 from tests.integration.spark.test_batch import publish
 from tests.standalone import Standalone
@@ -62,6 +64,36 @@ def test_messages_and_their_offsets(
         where = json.dumps({topic: {"0": first}})
         assert read(platform, topic, startingOffsets=where) == rows[first:]
         assert read(platform, topic, endingOffsets=where) == rows[:first]
+
+
+def test_micro_batches_and_tasks_are_of_equal_size(
+    platform: Platform, client: pulsar.Client, topic: str
+) -> None:
+    """On partitions a micro-batch had a part of what it might, and a later one all there was."""
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=10, block_if_queue_full=True
+    )
+    for _ in range(400):
+        producer.send_async(bytes(1000), lambda _result, _id: None)
+    producer.flush()
+    options = {"service.url": platform.service_url, "topic": topic, "maxBytesPerTrigger": "100k"}
+    source = MagnetarDataSource(options)
+    stream = cast("StreamReader", source.streamReader(source.schema()))
+    ends, offset = [], stream.initialOffset()
+    offset = stream.latestOffset(offset, stream.getDefaultReadLimit())
+    while not ends or ends[-1] < 400:
+        offset = stream.latestOffset(offset, stream.getDefaultReadLimit())
+        ends.append(next(iter(cast("dict[str, int]", offset["offsets"]).values())))
+    stream.stop()
+    assert len(ends) == 4
+    assert all(80 <= end - before <= 120 for before, end in pairwise([0, *ends]))
+    reader = MagnetarDataSource(options | {"minPartitions": "4", "readMode": "broker"}).reader(
+        source.schema()
+    )
+    tasks = [list(cast("Iterator[pa.RecordBatch]", reader.read(t))) for t in reader.partitions()]
+    rows = [sum(batch.num_rows for batch in task) for task in tasks]
+    assert sum(rows) == 400
+    assert all(90 <= each <= 110 for each in rows)
 
 
 @pytest.mark.parametrize("last", ["committed", "aborted"])
