@@ -132,7 +132,8 @@ def loss_at(
         "not read before"
     )
     messages = max(0, extent.first_offset - offset) if offset != NO_OFFSETS else 0
-    entries = _entries_before(place, extent.kept_from)
+    # Where ids are offsets nobody knows how many entries they were.
+    entries = 1 if extent.by_offset else _entries_before(place, extent.kept_from)
     return Loss(topic, what, entries, extent.kept_from, messages)
 
 
