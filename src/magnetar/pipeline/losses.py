@@ -65,6 +65,28 @@ class LogExtent(NamedTuple):
     created_ms: int = UNKNOWN_MS
     first_offset: int = NO_OFFSETS
     end_offset: int = NO_OFFSETS
+    by_offset: bool = False
+    """An entry's id is the offset of its first message, and the next one's is greater by as many
+    messages as it has; else ids of a ledger's entries follow each other."""
+
+
+class UnreadEntry(NamedTuple):
+    """An entry that a broker was to send and cannot read. ``behind``: where one can go on without
+    it. ``lost``: no sound copy is left; else one that has it may come back."""
+
+    place: Place
+    behind: Place
+    why: str
+    lost: bool
+
+
+class GivenAnswer(NamedTuple):
+    """Of a stretch of a log, up to ``sought_to``: ``any``: consumers get an entry of it;
+    ``undecided``: of some it is not known whether their transactions were committed."""
+
+    any: bool
+    sought_to: Place
+    undecided: bool
 
 
 class Loss(NamedTuple):
@@ -110,7 +132,8 @@ def loss_at(
         "not read before"
     )
     messages = max(0, extent.first_offset - offset) if offset != NO_OFFSETS else 0
-    entries = _entries_before(place, extent.kept_from)
+    # Where ids are offsets nobody knows how many entries they were.
+    entries = 1 if extent.by_offset else _entries_before(place, extent.kept_from)
     return Loss(topic, what, entries, extent.kept_from, messages)
 
 
@@ -151,6 +174,12 @@ def gap_before(
         return None
     came = Place(ledger_id, entry_id, 0)
     return Loss(topic, f"{missing} entries are missing before {came}", missing, came)
+
+
+def lost_entry(topic: str, place: Place, why: str, go_on: Place, messages: int = 0) -> Loss:
+    """An entry of which no sound copy is left."""
+    what = f"entry {place.ledger_id}:{place.entry_id} is lost: {why}"
+    return Loss(topic, what, 1, go_on, messages)
 
 
 def range_of(

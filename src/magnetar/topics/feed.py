@@ -22,10 +22,12 @@ from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, Positions, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    EntryDamagedError,
     LogClosedError,
     LogError,
     MagnetarError,
     MetadataFormatError,
+    NoEntryError,
     NoSuchLedgerError,
 )
 from magnetar.model.ids import Position
@@ -52,11 +54,13 @@ def behind_lost(positions: Positions, place: Position, error: MagnetarError) -> 
 
 
 class Unread(NamedTuple):
-    """The read of what is at ``place`` failed. ``behind``: where one can go on without it."""
+    """The read of what is at ``place`` failed. ``behind``: where one can go on without it.
+    ``lost``: all who should have it have said that they have not, or not sound."""
 
     place: Position
     behind: Position
     why: str
+    lost: bool = False
 
 
 class EntryFeed:
@@ -286,7 +290,9 @@ class EntryFeed:
         """Tells of it: once, and now and then for as long as it lasts."""
         before, now_s = self.unread, asyncio.get_running_loop().time()
         place = self._place
-        self.unread = Unread(place, behind_lost(self._positions, place, error), str(error))
+        lost = isinstance(error, EntryDamagedError | NoEntryError)
+        behind = behind_lost(self._positions, place, error)
+        self.unread = Unread(place, behind, str(error), lost)
         known = before is not None and before.place == place
         if known and now_s - self._unread_told_s < TOLD_AGAIN_S:
             return

@@ -37,7 +37,7 @@ from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.subscription import Limits, Subscription
 from magnetar.topics.traffic import Traffic
-from magnetar.topics.transaction_view import last_delivered
+from magnetar.topics.transaction_view import Given, given_between, last_delivered
 
 log = structlog.get_logger(__name__)
 
@@ -150,6 +150,10 @@ class SubscribableTopic:
         """The last entry that consumers get; the place before the first if there is none. Raises as
         reading a log."""
         return await last_delivered(self.readable, self._format)
+
+    async def given_between(self, first: Position, stop: Position) -> Given:
+        """As ``transaction_view.given_between``."""
+        return await given_between(self.readable, self._format, first, stop)
 
     async def position_at(self, time: PublishTime) -> Position:
         """The position of the entry that ``time`` names; the place after the last one if there is

@@ -21,12 +21,13 @@ from typing import Final, NamedTuple
 
 from magnetar.log.seam import ReadableLog
 from magnetar.model.entry import Entry
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import EntryDamagedError, NoEntryError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, describe
 
 STEP_ENTRIES: Final = 256
 STEP_BYTES: Final = 1 << 20
+SOUGHT_STEPS: Final = 16
 OUTCOMES_MAX: Final = 100_000
 """Entries of transactions whose outcome is known; then it begins anew."""
 
@@ -45,17 +46,70 @@ async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Posi
         if at.entry_id < 0 or at < positions.first:
             break
         found = source.read_cached(at, 1, 1)
-        entries = await source.read(at, 1, 1) if found is None else found
         try:
+            entries = await source.read(at, 1, 1) if found is None else found
             part = describe(entries[0], entry_format).transaction if entries else None
-        except ProtocolError:
-            break
+        except (ProtocolError, EntryDamagedError, NoEntryError):
+            break  # nobody can read it, and still it is there
         if part is None or (part.commits is None and ends.get(part.producer_id)):
             break
         if part.commits is not None:
             ends[part.producer_id] = part.commits
         at = positions.previous_position(at)
     return at
+
+
+class Given(NamedTuple):
+    """Of a stretch of the log, up to ``sought_to``. ``any``: consumers get an entry of it.
+    ``undecided``: of some entries it was not seen how their transactions ended."""
+
+    any: bool
+    sought_to: Position
+    undecided: bool = False
+
+
+async def given_between(
+    source: ReadableLog, entry_format: EntryFormat, first: Position, stop: Position
+) -> Given:
+    """Whether consumers get an entry from ``first`` on and before ``stop``; some MiB are looked at,
+    behind ``stop`` too: there is said how transactions ended. One that cannot be read counts."""
+    positions, at = source.positions, first
+    waiting: set[int] = set()
+    for _ in range(SOUGHT_STEPS):
+        found = source.read_cached(at, STEP_ENTRIES, STEP_BYTES)
+        try:
+            entries = await source.read(at, STEP_ENTRIES, STEP_BYTES) if found is None else found
+        except (EntryDamagedError, NoEntryError):
+            return Given(at < stop, min(at, stop), bool(waiting))
+        for entry in entries:
+            place = Position(entry.ledger_id, entry.entry_id)
+            if place >= stop and not waiting:
+                return Given(False, stop)
+            if _is_given(entry, entry_format, waiting, within=place < stop):
+                return Given(True, min(place, stop))
+            at = positions.next_position(place)
+        if not entries:
+            break  # the log ends; what is before ``stop`` was to be there
+    return Given(False, min(at, stop), bool(waiting))
+
+
+def _is_given(entry: Entry, entry_format: EntryFormat, waiting: set[int], *, within: bool) -> bool:
+    """True: an entry is given, this one or one whose transaction it commits. ``waiting``: producers
+    of transactions with entries ``within`` the stretch, whose end has not come yet."""
+    try:
+        part = describe(entry, entry_format).transaction
+    except ProtocolError:
+        return within
+    if part is None:
+        return within
+    if part.commits is None:
+        if within:
+            waiting.add(part.producer_id)
+        return False
+    if part.producer_id not in waiting:
+        return False
+    waiting.remove(part.producer_id)
+    return part.commits
 
 
 class Sorted(NamedTuple):

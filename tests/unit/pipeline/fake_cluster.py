@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from magnetar.model.errors import BrokerError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.brokers.topic_reader import LogAnswer, StoredEntry
-from magnetar.pipeline.losses import LedgerFacts, LogExtent
+from magnetar.pipeline.losses import GivenAnswer, LedgerFacts, LogExtent, UnreadEntry
 from magnetar.pipeline.places import START, Place, after_entry
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion, MessageMetadata, SingleMessageMetadata
 
@@ -69,6 +69,12 @@ class FakeLog:
         self.gone: list[int] = []
         self.holds: dict[str, tuple[int, int]] = {}
         self.holds_refused = False
+        self.lost: set[tuple[int, int]] = set()
+        """Entries that cannot be read, and whether no sound copy is left (``lost_for_good``)."""
+        self.lost_for_good = True
+        self.hidden: set[tuple[int, int]] = set()
+        """Entries that consumers do not get: of transactions that were aborted."""
+        self.undecided = False
         self.ledgers = [FakeLedger(next_ledger_id(), 0)]
 
     @property
@@ -130,7 +136,21 @@ class FakeLog:
             },
             {"b": ("127.0.0.1", 1)} if self.tells_bookies else {},
             self._hold(asked),
+            given=self._given(asked) if asked.HasField("given") else None,
         )
+
+    def _given(self, asked: LogQuestion) -> GivenAnswer:
+        first, stop = (
+            Place(one.ledger_id, one.entry_id, 0) for one in (asked.given.first, asked.given.stop)
+        )
+        there = [
+            Place(ledger.ledger_id, entry_id, 0)
+            for ledger in self.ledgers
+            for entry_id in range(len(ledger.entries))
+        ]
+        any_given = any(first <= each < stop and each[:2] not in self.hidden for each in there)
+        sought_to = stop if any(each >= first for each in there) else first
+        return GivenAnswer(any_given, sought_to, self.undecided)
 
     def _hold(self, asked: LogQuestion) -> int:
         if not asked.HasField("hold"):
@@ -173,6 +193,7 @@ class FakeReader:
         self._next = place._replace(batch_index=0)
         self.handed_out = 0
         self._open = True
+        self.unread: UnreadEntry | None = None
         cluster.open_readers += 1
 
     def _check(self) -> None:
@@ -186,13 +207,18 @@ class FakeReader:
     def ask(self, question: LogQuestion | None = None) -> LogAnswer:
         self._check()
         self._cluster.questions.append((self.topic, question))
-        return self._log.answer(question)
+        return self._log.answer(question)._replace(unread=self.unread)
 
     def entry_within(self, wait_s: float) -> StoredEntry | None:
         self._cluster.before_entry()
         self._check()
+        self.unread = None
         for place, entry in self._log.stored():
-            if place >= self._next:
+            if place >= self._next and place[:2] not in self._log.hidden:
+                if place[:2] in self._log.lost:
+                    behind, lost = after_entry(*place[:2]), self._log.lost_for_good
+                    self.unread = UnreadEntry(place, behind, "no replica has it sound", lost)
+                    return None
                 self._next = after_entry(place.ledger_id, place.entry_id)
                 self.handed_out += 1
                 return StoredEntry(

@@ -36,6 +36,14 @@ def test_what_retention_deleted_before_it_was_read_is_lost(place: Place, entries
     assert str(place) in str(loss)
 
 
+def test_ids_that_are_offsets_do_not_count_entries() -> None:
+    """A stream's sum of what was lost had them for messages."""
+    extent = LogExtent(Place(0, 750, 0), Place(0, 750, 0), Place(0, 1000, 0), MADE, 750, 1050, True)
+    loss = loss_at(T, Place(0, 300, 33), MADE, extent, 333)
+    assert loss is not None
+    assert (loss.entries, loss.messages) == (1, 417)
+
+
 @pytest.mark.parametrize("place", [Place(5, 10, 0), Place(7, 0, 0), Place(9, 0, 0)])
 def test_a_reader_that_had_read_everything_deleted_loses_nothing(place: Place) -> None:
     """Though the ledger that its place names is gone."""

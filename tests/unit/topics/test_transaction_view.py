@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from magnetar.model.entry import Description, Entry, TransactionPart
+from magnetar.model.errors import EntryDamagedError
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
-from magnetar.topics.transaction_view import TransactionView, last_delivered
+from magnetar.topics.transaction_view import (
+    Given,
+    TransactionView,
+    given_between,
+    last_delivered,
+)
 from magnetar.wire.kafka.markers import build_marker
 from tests.doubles.memory_log import MemoryLog
 
@@ -139,6 +145,68 @@ def test_the_last_entry_that_consumers_get(words: str, last: int) -> None:
             assert found == Position(1, last)
         else:
             assert found < world.log.positions.first
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "stop", "any_given", "undecided"),
+    [
+        ("x x x", 1, 2, True, False),
+        ("x x x", 1, 1, False, False),
+        ("7 7 7- x", 0, 3, False, False),
+        ("7 7 7- x", 0, 4, True, False),
+        ("7 7 8 7+ x", 1, 2, True, False),  # its end is behind the stretch
+        ("7 8 8- x 7+", 1, 3, False, False),
+        ("7 8 8- x 7+", 0, 3, True, False),
+        ("7 8 8- 9", 0, 3, False, True),
+        ("7- 8- 7-", 0, 3, False, False),
+    ],
+)
+def test_whether_consumers_get_anything_of_a_stretch(
+    words: str, first: int, stop: int, any_given: bool, undecided: bool
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.append(*words.split())
+        log = world.log
+        found = await given_between(log, TextFormat(), Position(1, first), Position(1, stop))
+        assert (found.any, found.undecided) == (any_given, undecided)
+        if not any_given:
+            assert found.sought_to == Position(1, stop)
+        log.cached = False
+        log.failing = EntryDamagedError("no replica has a sound copy")
+        found = await given_between(log, TextFormat(), Position(1, first), Position(1, stop))
+        assert found.any == (first < stop)
+
+    asyncio.run(scenario())
+
+
+def test_a_long_stretch_is_sought_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.topics.transaction_view.SOUGHT_STEPS", 1)
+    monkeypatch.setattr("magnetar.topics.transaction_view.STEP_ENTRIES", 2)
+
+    async def scenario() -> None:
+        world = World()
+        await world.append(*["7", "7", "7-", "x"])
+        places = Position(1, 0), Position(1, 4)
+        found = await given_between(world.log, TextFormat(), *places)
+        assert found == Given(False, Position(1, 2), undecided=True)
+        found = await given_between(world.log, TextFormat(), found.sought_to, places[1])
+        assert found.any
+
+    asyncio.run(scenario())
+
+
+def test_a_last_entry_that_is_lost_is_the_last_one() -> None:
+    """Nobody was told where the log ends, and so nobody read what lies before it."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.append("x", "x")
+        world.log.cached = False
+        world.log.failing = EntryDamagedError("no replica has a sound copy of entry 1:1")
+        assert await last_delivered(world.log, TextFormat()) == Position(1, 1)
 
     asyncio.run(scenario())
 

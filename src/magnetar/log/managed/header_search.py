@@ -10,6 +10,9 @@ Rules:
 * A ledger without headers (written before them) is searched for a time entry by entry.
 * A ledger that is trimmed while it is searched, or of which entries are deleted: the search begins
   again.
+* An entry that is lost (no copy is sound) hinders no search for others: what its header said is
+  told by the next one that can be read, ``LOST_MAX`` behind it at most. Its messages are all that
+  lie before that one's. Else nobody could go on behind it: a search for the next entry meets it.
 * Of what was deleted nothing is read. The first entry that is left may be found for a time that
   only a deleted one had reached: headers say the greatest time so far.
 
@@ -23,16 +26,20 @@ from typing import Protocol, TypeVar
 
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.log.managed.stamping import header_of
+from magnetar.log.seam import Buffer
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogError, ProtocolError
+from magnetar.model.errors import EntryDamagedError, LogError, NoEntryError, ProtocolError
 from magnetar.model.ids import Position
+from magnetar.wire.kafka.batches import is_batch, read_batch_header
 from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX, BrokerMetadata
-from magnetar.wire.pulsar.metadata import publish_time_ms
+from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
 
 T = TypeVar("T")
 
 SCAN_ENTRIES = 500
 SCAN_BYTES = 4 << 20
+LOST_MAX = 1000
+"""Entries that are lost one behind the other, which a search passes over."""
 
 
 class _TrimmedError(Exception):
@@ -168,6 +175,36 @@ class HeaderSearch:
         return Position(info.ledger_id, low)
 
     async def _header(self, ledger_id: int, entry_id: int) -> BrokerMetadata:
+        try:
+            return (await self._entry(ledger_id, entry_id))[1]
+        except (EntryDamagedError, NoEntryError):
+            if Position(ledger_id, entry_id) < self._chain.first:
+                raise _TrimmedError(f"entry {entry_id} of ledger {ledger_id} is gone") from None
+            return await self._header_behind(ledger_id, entry_id)
+
+    async def _header_behind(self, ledger_id: int, lost_id: int) -> BrokerMetadata:
+        """What the header of a lost entry may have said at most, by the next one that is not."""
+        chain = self._chain
+        stop_id = min(chain.last_entry(ledger_id) + 1, lost_id + LOST_MAX)
+        for entry_id in range(lost_id + 1, stop_id):
+            try:
+                entry, header = await self._entry(ledger_id, entry_id)
+            except (EntryDamagedError, NoEntryError):
+                continue
+            last_offset = header.last_offset - message_count(entry.payload)
+            return header._replace(last_offset=last_offset)
+        info = chain.info(ledger_id)
+        if info is None:
+            raise _TrimmedError(f"ledger {ledger_id} is gone")
+        if stop_id <= chain.last_entry(ledger_id):
+            raise EntryDamagedError(
+                f"entries {ledger_id}:{lost_id} to {ledger_id}:{stop_id - 1} are lost, and so it "
+                "is not known which messages lie around them"
+            )
+        end_offset = info.first_offset + info.messages if info.closed else chain.end_offset
+        return BrokerMetadata(-1, end_offset - 1, info.greatest_ms or TIME_MS_MAX)
+
+    async def _entry(self, ledger_id: int, entry_id: int) -> tuple[Entry, BrokerMetadata]:
         position = Position(ledger_id, entry_id)
         found = await self._read(position, 1, 1)
         if not found or (found[0].ledger_id, found[0].entry_id) != position:
@@ -175,7 +212,14 @@ class HeaderSearch:
         header = header_of(found[0])
         if header is None:
             raise LogError(f"entry {position} has no header, and the ledger's record says it has")
-        return header
+        return found[0], header
+
+
+def message_count(payload: Buffer) -> int:
+    """How many messages an entry has, whose header says the last one's offset."""
+    if is_batch(payload):
+        return read_batch_header(payload).last_offset_delta + 1
+    return batch_size(payload)
 
 
 def _published_ms(entry: Entry) -> int:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.brokers.connection import BrokerConnection, ReceivedFrame, refused
-from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
+from magnetar.pipeline.losses import UNKNOWN_MS, GivenAnswer, LedgerFacts, LogExtent, UnreadEntry
 from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
@@ -25,10 +25,12 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
     CompactedLedger,
+    GivenEntries,
     LogLedger,
     LogPlace,
     LogQuestion,
     MessageIdData,
+    UnreadPlace,
 )
 
 PERMITS = 2000
@@ -68,6 +70,10 @@ class LogAnswer(NamedTuple):
     """What compaction has left of the log, if that was asked."""
     compacting_ledger_id: int = -1
     """The ledger that was made for a compaction that begins."""
+    unread: UnreadEntry | None = None
+    """What the reader that asks waits for, and cannot be read."""
+    given: GivenAnswer | None = None
+    """Of the stretch that was asked about; None: the broker cannot tell."""
 
 
 class TopicReader:
@@ -137,12 +143,15 @@ class TopicReader:
             log.table,
             log.compacted if log.HasField("compacted") else None,
             log.compacting_ledger_id if log.HasField("compacting_ledger_id") else -1,
+            _unread(log.unread) if log.HasField("unread") else None,
+            _given(log.given) if log.HasField("given") else None,
         )
 
     def _extent_of(self, answer: CommandGetLastMessageIdResponse) -> LogExtent:
         first = self._passed(answer) if self._place <= START else START
         kept_from, created_ms = first, UNKNOWN_MS
         first_offset = end_offset = NO_OFFSETS
+        by_offset = answer.log_extent.numbered_by_offset
         if answer.HasField("log_extent"):
             log = answer.log_extent
             kept_from = after_entry(log.trimmed_ledger_id, log.trimmed_entry_id)
@@ -152,7 +161,7 @@ class TopicReader:
         last = answer.last_message_id
         empty = signed64(last.entryId) < 0
         end = kept_from if empty else after_entry(signed64(last.ledgerId), signed64(last.entryId))
-        return LogExtent(kept_from, first, end, created_ms, first_offset, end_offset)
+        return LogExtent(kept_from, first, end, created_ms, first_offset, end_offset, by_offset)
 
     def _last_message_id(
         self, question: LogQuestion | None = None
@@ -253,6 +262,16 @@ def facts_of(found: LogLedger) -> LedgerFacts:
     told = found.ledger_id, found.entries, found.stored_bytes, found.closed
     times = found.least_ms, found.greatest_ms
     return LedgerFacts(*told, *times, found.stored, found.messages)
+
+
+def _unread(found: UnreadPlace) -> UnreadEntry:
+    place = Place(found.ledger_id, found.entry_id, 0)
+    behind = Place(found.behind_ledger_id, found.behind_entry_id, 0)
+    return UnreadEntry(place, behind, found.why, found.lost)
+
+
+def _given(found: GivenEntries) -> GivenAnswer:
+    return GivenAnswer(found.any, _place(found.sought_to), found.undecided)
 
 
 def _place(found: LogPlace) -> Place:

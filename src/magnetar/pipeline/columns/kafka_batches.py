@@ -16,6 +16,14 @@ def holds_batch(payload: memoryview) -> bool:
     return is_batch(payload[header_bytes(payload) :])
 
 
+def in_transaction(payload: memoryview) -> bool:
+    """Whether a stored payload, broker's header and all, is part of a transaction."""
+    batch = payload[header_bytes(payload) :]
+    if not is_batch(batch):
+        return False
+    return bool(read_batch_header(batch).attributes & (TRANSACTIONAL | CONTROL))
+
+
 def as_pulsar(payload: memoryview, *, compressed: bool = True) -> memoryview:
     """A stored payload, broker's header and all; a record batch in it is replaced. Raises
     ``ProtocolError``, also for what is part of a transaction: whether it counts is said by a marker

@@ -31,6 +31,7 @@ from magnetar.pipeline.planning.plans import (
     Points,
     backlogs,
     begin_of,
+    by_offsets,
     bytes_between,
     end_of,
     held,
@@ -338,7 +339,10 @@ class Planner:
                 place_after_bytes(ledgers[name], start, end, byte_count) if byte_count else start
             )
             if place < end:
-                found = self._numbered(name, place, self._logs.ask(name).extent)
+                extent = self._logs.ask(name).extent
+                found = self._numbered(name, place, extent)
+                if extent.by_offset and found.offset < extent.end_offset:
+                    found = self._at_offset(name, found.offset, extent)  # not within a batch
                 reached[name] = starts[name] if place == start else found
         return reached
 
@@ -363,7 +367,7 @@ class Planner:
                 f"the broker of {name} does not tell the ledgers of a topic: maxBytesPerTrigger "
                 "limits nothing, and minPartitions cuts nothing"
             )
-        return found.ledgers
+        return by_offsets(found.ledgers, found.extent) if found.extent.by_offset else found.ledgers
 
     def close(self) -> None:
         self._counting.close()

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent, Loss, loss_at
 from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Place, Point
 
+LEDGER_IDS = 1 << 31
+"""Of what is called a ledger where ids are offsets (``log.partition.serving.batch_places``)."""
+
 Extents = Mapping[str, LogExtent]
 Points = dict[str, Point]
 
@@ -112,6 +115,19 @@ def entries_between(facts: LedgerFacts, start: Place, end: Place) -> tuple[int, 
     if facts.ledger_id == end.ledger_id:
         stop_id = min(stop_id, end.entry_id + (end.batch_index > 0))
     return first_id, max(first_id, stop_id)
+
+
+def by_offsets(ledgers: Sequence[LedgerFacts], extent: LogExtent) -> tuple[LedgerFacts, ...]:
+    """The ledgers of a log whose ids are offsets, as if each id were an entry: what is cut and
+    measured by ids is then. Where a batch is cut it belongs to what lies before."""
+    found = []
+    for facts in ledgers:
+        stop_id = extent.end.entry_id if facts.ledger_id == extent.end.ledger_id else LEDGER_IDS
+        kept = extent.kept_from.entry_id if facts.ledger_id == extent.kept_from.ledger_id else 0
+        ids = max(1, stop_id - max(0, kept))
+        stored_bytes = facts.stored_bytes * stop_id // ids  # as if none were deleted
+        found.append(facts._replace(entries=stop_id, stored_bytes=stored_bytes))
+    return tuple(found)
 
 
 def bytes_between(ledgers: Sequence[LedgerFacts], start: Place, end: Place) -> int:

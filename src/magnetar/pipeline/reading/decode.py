@@ -13,7 +13,7 @@ from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.planning.splits import PlannedRange
 from magnetar.pipeline.reading.earlier_chunks import EarlierEntries
-from magnetar.pipeline.reading.range_reading import NumberedEntry, entries_of
+from magnetar.pipeline.reading.range_reading import NumberedEntry, entries_of, next_entry
 from magnetar.pipeline.reading.tails import Readers
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
@@ -48,7 +48,7 @@ def decoded(
 
     def read_from(place: Place) -> Iterator[StoredEntry]:
         with client.open(part.topic, place) as reader:
-            while (entry := reader.entry_within(client.timeout_s)) is not None:
+            while (entry := next_entry(reader, client.timeout_s)) is not None:
                 yield entry
 
     def ledgers() -> list[int]:

@@ -10,6 +10,10 @@ Rules:
   When the bookies do not have a ledger any more the log is asked again: it may have been deleted
   meanwhile, where nothing holds it (``planning/pins.py``).
 * Within a ledger no entry is left out: the library reads them in order, or fails.
+* An entry of which no bookie has a sound copy is a loss: it is read again after a moment, at those
+  who hold it by then. Of others right behind it that is not waited for again.
+* From the first entry of a transaction on the rest is read through the broker, as if the bookies
+  were out of reach: a marker behind it says whether it counts.
 * Where the bookies are out of reach the rest of the split is read through the broker, and that is
   said; or the task fails, as ``ByStorage.or_broker`` decides.
 
@@ -18,12 +22,14 @@ Why: docs/adr/0081-spark-reads-storage.md.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.ledger.told_ledgers import ToldLedgers
 from magnetar.model.errors import (
     BrokerError,
+    EntryDamagedError,
     LedgerError,
     MetadataFormatError,
     NoEntryError,
@@ -32,17 +38,24 @@ from magnetar.model.errors import (
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer, StoredEntry
+from magnetar.pipeline.columns.kafka_batches import in_transaction
 from magnetar.pipeline.loss_reports import LossReports, warn
-from magnetar.pipeline.losses import Loss, loss_at
-from magnetar.pipeline.places import NO_OFFSETS, START, Place
+from magnetar.pipeline.losses import Loss, loss_at, lost_entry
+from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
 from magnetar.pipeline.planning.splits import PlannedRange, Split
 from magnetar.pipeline.planning.storage_splits import ByStorage, LedgerSpan
 from magnetar.pipeline.reading.range_reading import NumberedEntry, entries_of, numbered
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 ENTRY_BYTES_MAX = 64 << 20
+LOST_AGAIN_S = 1.0
 ASK_LEDGERS = 500
 """Of so many ledgers at once the broker is asked where they lie."""
+
+TRANSACTION = (
+    "a transaction of a Kafka producer begins, and whether it was committed is said somewhere "
+    "behind it; brokers know"
+)
 
 UNNUMBERED = NO_OFFSETS  # the offset is in the entry's own header
 
@@ -80,6 +93,8 @@ class StorageReading:
         self._logs = LogWatch(client, client.timeout_s)
         self._logs.be_patient()
         self.expected = split.part.start
+        self._damaged: Place | None = None
+        """The entry that could not be read last, none of whose copies was sound."""
 
     def entries(self) -> Iterator[NumberedEntry]:
         """The entries that hold messages of the split. What is lost goes to the reports, which
@@ -152,11 +167,15 @@ class StorageReading:
                 if metadata is None:
                     raise NoEntryError(f"the broker does not tell where ledger {ledger_id} lies")
                 for entry in ledgers.entries(ledger_id, metadata, first, span.stop_entry_id):
+                    if in_transaction(entry.payload):
+                        raise OutOfReachError(TRANSACTION)
                     stored = StoredEntry(ledger_id, entry.entry_id, entry.payload, 0)
                     yield NumberedEntry(stored, UNNUMBERED)
                     self.expected = Place(ledger_id, entry.entry_id + 1, 0)
             except NoEntryError as error:
                 self._check_deleted(span, str(error))
+            except EntryDamagedError as error:
+                told = self._read_elsewhere(span, str(error)) or told
             except (LedgerError, MetadataFormatError) as error:
                 raise OutOfReachError(str(error)) from error
 
@@ -167,6 +186,21 @@ class StorageReading:
         return (
             span.first_entry_id if self.expected.ledger_id < span.ledger_id else span.stop_entry_id
         )
+
+    def _read_elsewhere(self, span: LedgerSpan, why: str) -> Mapping[int, bytes] | None:
+        """No copy of the next entry is sound where it was to be: where its ledger lies by now, to
+        read it again. If that was done it is a loss, and reading goes on behind it."""
+        entry = Place(span.ledger_id, self._next_of(span), 0)
+        go_on = after_entry(*entry[:2])
+        before, self._damaged = self._damaged, entry
+        if before is None or (entry != before and entry != after_entry(*before[:2])):
+            time.sleep(LOST_AGAIN_S)
+            answer = self._ask([span.ledger_id])
+            gone = answer is None or self._lost(answer)
+            return None if gone or answer is None else answer.stored_ledgers
+        self._reports.report(lost_entry(self._part.topic, entry, why, go_on))
+        self.expected = go_on
+        return None
 
     def _check_deleted(self, span: LedgerSpan, why: str) -> None:
         """An entry is not where it was: it was deleted meanwhile, or is out of reach."""

@@ -15,6 +15,7 @@ from magnetar.log.policy import UNLIMITED
 from magnetar.log.seam import LogStats, ReadableLog, TableMark, TakenLedger
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.topics.feed import Unread
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
@@ -22,24 +23,55 @@ from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion
 QUESTIONS_MAX: Final = 100
 
 
-async def fill_log_extent(extent: LogExtent, source: ReadableLog, question: LogQuestion) -> None:
-    """Say how far ``source`` reaches, and what ``question`` asks. Raises as ``ReadableLog.read``,
-    and ``NotAllowedError`` for a question that is too long."""
+async def fill_log_extent(
+    extent: LogExtent, source: ReadableLog, question: LogQuestion, last: Position
+) -> None:
+    """Say how far ``source`` reaches, and what ``question`` asks. ``last``: the last entry that
+    consumers get; what lies behind it (of transactions) is not counted. Raises as
+    ``ReadableLog.read``, and ``NotAllowedError`` for a question that is too long."""
     asked = max(len(question.offsets), len(question.places), len(question.times_ms))
     if asked > QUESTIONS_MAX:
         raise NotAllowedError(f"{asked} places of a log in one question; at most {QUESTIONS_MAX}")
-    first_offset = await source.positions.offset_of(EARLIEST)
+    positions = source.positions
+    first_offset = await positions.offset_of(EARLIEST)
+    behind = last < positions.readable
+    end_offset = await positions.offset_of(positions.next_position(last)) if behind else -1
     stats = source.stats()  # what follows is of one moment
     extent.first_offset = first_offset
     extent.trimmed_ledger_id, extent.trimmed_entry_id = stats.trimmed
     if stats.created_ms:
         extent.created_ms = stats.created_ms
-    extent.end_offset = source.positions.end_offset
+    extent.end_offset = end_offset if behind else positions.end_offset
+    extent.numbered_by_offset = not stats.on_ledgers
     if stats.table is not None:
         extent.table = stats.table.where
     if question.ledgers:
         _fill_ledgers(extent, stats, question)
     await _answer_places(extent, source, question)
+
+
+def fill_unread(extent: LogExtent, unread: Unread | None) -> None:
+    """Say what a consumer waits for that cannot be read, if anything: it may be lost."""
+    if unread is None:
+        return
+    told = extent.unread
+    told.ledger_id, told.entry_id = unread.place
+    told.behind_ledger_id, told.behind_entry_id = unread.behind
+    told.why, told.lost = unread.why, unread.lost
+
+
+async def fill_given(extent: LogExtent, topic: SubscribableTopic, question: LogQuestion) -> None:
+    """Say what of a stretch of the log consumers get, if that is asked: a reader has come past it,
+    and wants to know whether anything was left out. Raises as ``ReadableLog.read``."""
+    if not question.HasField("given"):
+        return
+    first, stop = question.given.first, question.given.stop
+    begin = Position(first.ledger_id, first.entry_id)
+    if begin.ledger_id < 0:
+        begin = topic.readable.positions.first
+    found = await topic.given_between(begin, Position(stop.ledger_id, stop.entry_id))
+    extent.given.any, extent.given.undecided = found.any, found.undecided
+    extent.given.sought_to.ledger_id, extent.given.sought_to.entry_id = found.sought_to
 
 
 async def hold_log(extent: LogExtent, topic: SubscribableTopic, question: LogQuestion) -> None:

@@ -1934,6 +1934,7 @@ class LogQuestion(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     COMPACTION_FIELD_NUMBER: _builtins.int
+    GIVEN_FIELD_NUMBER: _builtins.int
     ledgers: _builtins.bool
     """which ledgers it has, of those with the ids from ..."""
     first_ledger_id: _builtins.int
@@ -1968,6 +1969,10 @@ class LogQuestion(_message.Message):
     def compaction(self) -> Global___LogCompaction:
         """what a job compacts"""
 
+    @_builtins.property
+    def given(self) -> Global___LogStretch:
+        """whether consumers get any entry of it"""
+
     def __init__(
         self,
         *,
@@ -1981,14 +1986,41 @@ class LogQuestion(_message.Message):
         hold: Global___LogHold | None = ...,
         table: Global___LogTable | None = ...,
         compaction: Global___LogCompaction | None = ...,
+        given: Global___LogStretch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "given", b"given", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "table", b"table", "times_ms", b"times_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "first_ledger_id", b"first_ledger_id", "given", b"given", "hold", b"hold", "last_ledger_id", b"last_ledger_id", "ledgers", b"ledgers", "offsets", b"offsets", "places", b"places", "stored_ledgers", b"stored_ledgers", "table", b"table", "times_ms", b"times_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogQuestion: _TypeAlias = LogQuestion  # noqa: Y015
+
+@_typing.final
+class LogStretch(_message.Message):
+    """Entries of a log: from the one at the first place up to, not including, the one at the second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def first(self) -> Global___LogPlace: ...
+    @_builtins.property
+    def stop(self) -> Global___LogPlace: ...
+    def __init__(
+        self,
+        *,
+        first: Global___LogPlace | None = ...,
+        stop: Global___LogPlace | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "stop", b"stop"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogStretch: _TypeAlias = LogStretch  # noqa: Y015
 
 @_typing.final
 class LogCompaction(_message.Message):
@@ -2333,6 +2365,9 @@ class LogExtent(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     COMPACTED_FIELD_NUMBER: _builtins.int
     COMPACTING_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    UNREAD_FIELD_NUMBER: _builtins.int
+    GIVEN_FIELD_NUMBER: _builtins.int
+    NUMBERED_BY_OFFSET_FIELD_NUMBER: _builtins.int
     trimmed_ledger_id: _builtins.int
     """with the next: the last entry deleted from the front;"""
     trimmed_entry_id: _builtins.int
@@ -2349,6 +2384,8 @@ class LogExtent(_message.Message):
     """where the log's table is; absent: it has none"""
     compacting_ledger_id: _builtins.int
     """the ledger that was begun"""
+    numbered_by_offset: _builtins.bool
+    """the next entry's id is greater by the messages of the last"""
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLedger]:
         """what was asked, each in the order of the questions"""
@@ -2371,6 +2408,12 @@ class LogExtent(_message.Message):
     def compacted(self) -> Global___CompactedLedger:
         """what there is now, if compaction was asked about"""
 
+    @_builtins.property
+    def unread(self) -> Global___UnreadPlace:
+        """what the consumer that asks waits for, and cannot be read"""
+
+    @_builtins.property
+    def given(self) -> Global___GivenEntries: ...
     def __init__(
         self,
         *,
@@ -2389,14 +2432,85 @@ class LogExtent(_message.Message):
         table: _builtins.str | None = ...,
         compacted: Global___CompactedLedger | None = ...,
         compacting_ledger_id: _builtins.int | None = ...,
+        unread: Global___UnreadPlace | None = ...,
+        given: Global___GivenEntries | None = ...,
+        numbered_by_offset: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "given", b"given", "held_ms", b"held_ms", "numbered_by_offset", b"numbered_by_offset", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "unread", b"unread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "held_ms", b"held_ms", "ledgers", b"ledgers", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookies", b"bookies", "compacted", b"compacted", "compacting_ledger_id", b"compacting_ledger_id", "created_ms", b"created_ms", "end_offset", b"end_offset", "first_offset", b"first_offset", "given", b"given", "held_ms", b"held_ms", "ledgers", b"ledgers", "numbered_by_offset", b"numbered_by_offset", "of_offsets", b"of_offsets", "of_places", b"of_places", "of_times", b"of_times", "stored_ledgers", b"stored_ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "unread", b"unread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogExtent: _TypeAlias = LogExtent  # noqa: Y015
+
+@_typing.final
+class GivenEntries(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANY_FIELD_NUMBER: _builtins.int
+    SOUGHT_TO_FIELD_NUMBER: _builtins.int
+    UNDECIDED_FIELD_NUMBER: _builtins.int
+    any: _builtins.bool
+    """consumers get one of them"""
+    undecided: _builtins.bool
+    """it was not seen how a transaction of one ended"""
+    @_builtins.property
+    def sought_to(self) -> Global___LogPlace:
+        """up to there; ask again for what is behind it"""
+
+    def __init__(
+        self,
+        *,
+        any: _builtins.bool | None = ...,
+        sought_to: Global___LogPlace | None = ...,
+        undecided: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["any", b"any", "sought_to", b"sought_to", "undecided", b"undecided"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any", b"any", "sought_to", b"sought_to", "undecided", b"undecided"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenEntries: _TypeAlias = GivenEntries  # noqa: Y015
+
+@_typing.final
+class UnreadPlace(_message.Message):
+    """An entry that was to be sent to a consumer, and whose read failed; it is tried again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    BEHIND_LEDGER_ID_FIELD_NUMBER: _builtins.int
+    BEHIND_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    ledger_id: _builtins.int
+    entry_id: _builtins.int
+    behind_ledger_id: _builtins.int
+    """where one can go on without it"""
+    behind_entry_id: _builtins.int
+    why: _builtins.str
+    lost: _builtins.bool
+    """no sound copy is left: all who may have one have said so"""
+    def __init__(
+        self,
+        *,
+        ledger_id: _builtins.int | None = ...,
+        entry_id: _builtins.int | None = ...,
+        behind_ledger_id: _builtins.int | None = ...,
+        behind_entry_id: _builtins.int | None = ...,
+        why: _builtins.str | None = ...,
+        lost: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["behind_entry_id", b"behind_entry_id", "behind_ledger_id", b"behind_ledger_id", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "lost", b"lost", "why", b"why"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_entry_id", b"behind_entry_id", "behind_ledger_id", b"behind_ledger_id", "entry_id", b"entry_id", "ledger_id", b"ledger_id", "lost", b"lost", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnreadPlace: _TypeAlias = UnreadPlace  # noqa: Y015
 
 @_typing.final
 class CommandConsumerStats(_message.Message):

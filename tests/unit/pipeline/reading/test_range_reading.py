@@ -181,3 +181,56 @@ def test_ledgers_that_were_passed_tell_what_is_missing() -> None:
         loss = gap_before(T, expected, ledger_id, entry_id, facts)
         assert loss is not None
         assert loss.entries == entries
+
+
+@pytest.mark.parametrize("lost", [[(1, 0)], [(1, 2), (1, 3), (2, 0)], [(3, 3)], [(2, 1), (3, 0)]])
+def test_an_entry_that_is_lost_is_a_loss_and_not_waited_for(lost: list[tuple[int, int]]) -> None:
+    """A task waited for ``pollTimeoutMs`` and failed, whatever ``failOnDataLoss`` said."""
+    case = Case()
+    case.log.lost = set(lost)
+    ledger_id, entry_id = lost[0]
+    with pytest.raises(DataLossError, match=f"{T}: entry {ledger_id}:{entry_id} is lost: no repli"):
+        case.read(fatal=True)
+    case.reports = LossReports(fatal=False)
+    missing = [4 * (ledger_id - 1) + entry_id for ledger_id, entry_id in lost]
+    assert case.read() == [number for number in range(12) if number not in missing]
+    assert case.reports.losses == case.reports.messages == len(lost)
+
+
+def test_an_entry_that_may_come_back_is_waited_for() -> None:
+    case = Case()
+    case.log.lost, case.log.lost_for_good = {(2, 1)}, False
+    with pytest.raises(BrokerError, match=r"nothing after 2:1:0 came .*no replica has it sound"):
+        case.read()
+    entries = entries_of(cast(BrokerClient, case.cluster), case.part, LossReports(fatal=True))
+    for _ in range(5):
+        next(entries)
+    case.log.lost.clear()
+    assert len(list(entries)) == 7
+
+
+@pytest.mark.parametrize("hidden", [[(1, 0)], [(1, 1), (1, 2)], [(1, 3), (2, 0)], [(3, 2), (3, 3)]])
+def test_what_nobody_gets_is_not_missing(hidden: list[tuple[int, int]]) -> None:
+    """What transactions aborted was told as a loss."""
+    case = Case()
+    case.log.hidden = set(hidden)
+    gone = [4 * (ledger_id - 1) + entry_id for ledger_id, entry_id in hidden]
+    assert case.read(fatal=True) == [number for number in range(12) if number not in gone]
+    client = cast(BrokerClient, case.cluster)
+    numbered = list(entries_of(client, case.part, LossReports(fatal=True)))
+    assert [offset for _, offset in numbered] == [n for n in range(12) if n not in gone]
+
+
+def test_what_a_transaction_may_still_commit_is_waited_for() -> None:
+    case = Case()
+    case.log.hidden, case.log.undecided = {(3, 2), (3, 3)}, True
+    with pytest.raises(BrokerError, match="nothing after 3:2:0 came"):
+        case.read()
+
+
+def test_what_is_trimmed_behind_what_nobody_gets_is_a_loss() -> None:
+    case = Case()
+    case.log.hidden = {(1, 2), (1, 3)}
+    case.after(2, lambda: case.log.trim(2))
+    assert case.read() == [0, 1, 8, 9, 10, 11]
+    assert case.reports.messages == 6

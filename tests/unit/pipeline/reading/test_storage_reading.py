@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from magnetar.model.entry import Entry
-from magnetar.model.errors import BrokerError, DataLossError, LedgerError, NoEntryError
+from magnetar.model.errors import (
+    BrokerError,
+    DataLossError,
+    EntryDamagedError,
+    LedgerError,
+    NoEntryError,
+)
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.places import NO_OFFSETS, Place
 from magnetar.pipeline.planning.planner import Planner
@@ -32,6 +38,7 @@ class FakeBookies:
         self._cluster = cluster
         self.before_entry: Callable[[int], None] = lambda _number: None
         self.given = 0
+        self.damaged: set[tuple[int, int]] = set()
         self.asked: list[tuple[int, int, int]] = []
 
     def __call__(self, _bookies: Mapping[str, tuple[str, int]]) -> Any:
@@ -48,6 +55,8 @@ class FakeBookies:
         self.asked.append((ledger_id, first, stop))
         for entry_id in range(first, stop):
             self.before_entry(self.given)
+            if (ledger_id, entry_id) in self.damaged:
+                raise EntryDamagedError(f"no replica has a sound copy of {ledger_id}:{entry_id}")
             ledgers = {ledger.ledger_id: ledger for ledger in self._cluster.logs[TOPIC].ledgers}
             if ledger_id not in ledgers or entry_id >= len(ledgers[ledger_id].entries):
                 raise NoEntryError(f"no replica has entry {ledger_id}:{entry_id}")
@@ -242,6 +251,33 @@ def test_a_broker_that_tells_nothing_is_read_through(world: World) -> None:
 def test_a_broker_that_restarts_ends_no_task(world: World) -> None:
     (split,) = world.splits()
     world.cluster.failures = 1
+    assert world.read(split) == world.values
+
+
+@pytest.mark.parametrize("or_broker", [True, False])
+def test_an_entry_without_a_sound_copy_is_a_loss(
+    world: World, or_broker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.pipeline.reading.storage_reading.LOST_AGAIN_S", 0.0)
+    (split,) = world.splits(or_broker=or_broker)
+    (first, second, *_) = (ledger.ledger_id for ledger in world.cluster.logs[TOPIC].ledgers)
+    world.bookies.damaged = {(first, 1), (first, 2), (second, 4)}  # the last one is a batch
+    with pytest.raises(DataLossError, match=f"{TOPIC}: entry {first}:1 is lost: no .*failOnDataLo"):
+        world.read(split)
+    left = [value for value in world.values if value not in {1, 2, *range(13, 18)}]
+    assert world.read(split, fatal=False) == left
+
+
+def test_a_ledger_that_moved_is_read_where_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (split,) = world.splits()
+    first = world.cluster.logs[TOPIC].ledgers[0].ledger_id
+    world.bookies.damaged = {(first, 2)}
+    monkeypatch.setattr(
+        "magnetar.pipeline.reading.storage_reading.time.sleep",
+        lambda _s: world.bookies.damaged.clear(),  # its other copy came to a new bookie
+    )
     assert world.read(split) == world.values
 
 

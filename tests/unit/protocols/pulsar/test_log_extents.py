@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from magnetar.model.errors import EntryDamagedError, NoEntryError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, LogExtent, LogHold, LogQuestion
 from tests.interop.pulsar.wire import send_frame
 from tests.unit.protocols.pulsar.harness import Peer, World, batch, run
@@ -115,5 +120,38 @@ def test_a_reader_holds_the_log_and_lets_it_go() -> None:
         assert (await told(peer, asked)).held_ms == 0
         assert world.log().holds.all() == ()
         assert not (await told(peer)).HasField("held_ms")
+
+    run(scenario)
+
+
+def test_what_a_reader_waits_for_in_vain_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last entry, too: where the log ends does not depend on it."""
+    monkeypatch.setattr("magnetar.topics.feed.RETRY_DELAY_S", 0.02)
+
+    async def scenario(world: World) -> None:
+        peer = await reader_of(world)
+        assert not (await told(peer)).HasField("unread")
+        log = world.log()
+        log.cached = False
+        for error, lost in (
+            (EntryDamagedError("no replica has a sound copy of entry 1:0"), True),
+            (NoEntryError("no replica has entry 1:0"), True),
+        ):
+            log.failing = error
+            peer.flow(10)
+            await asyncio.sleep(0.1)
+            answer = await peer.ask(question())
+            reply = answer.getLastMessageIdResponse
+            last = reply.last_message_id
+            assert (last.ledgerId, last.entryId, last.batch_index) == (2, 1, -1)
+            unread = reply.log_extent.unread
+            assert (unread.ledger_id, unread.entry_id, unread.why, unread.lost) == (
+                1, 0, str(error), lost,
+            )  # fmt: skip
+            assert (unread.behind_ledger_id, unread.behind_entry_id) == (1, 1)
+        log.failing = None
+        await asyncio.sleep(0.1)
+        assert await peer.entries()
+        assert not (await told(peer)).HasField("unread")
 
     run(scenario)

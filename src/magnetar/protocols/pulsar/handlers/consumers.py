@@ -11,19 +11,21 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import Cursor
+from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
     ConsumerAssignError,
     ConsumerBusyError,
     ConsumerNotFoundError,
+    EntryDamagedError,
     MagnetarError,
+    NoEntryError,
     NotAllowedError,
     ProtocolError,
     ServiceNotReadyError,
 )
-from magnetar.model.ids import EARLIEST, LATEST
+from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
 from magnetar.protocols.pulsar.clients import returns_skipped
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
@@ -39,7 +41,13 @@ from magnetar.protocols.pulsar.handlers.schemas import check_consumer
 from magnetar.protocols.pulsar.key_shared import key_policy
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.log_compactions import note_compaction
-from magnetar.protocols.pulsar.log_extents import fill_log_extent, hold_log, note_table
+from magnetar.protocols.pulsar.log_extents import (
+    fill_given,
+    fill_log_extent,
+    fill_unread,
+    hold_log,
+    note_table,
+)
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.stored_ledgers import fill_stored_ledgers
@@ -366,15 +374,17 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     reply.request_id = request.request_id
     fill_message_id(reply.last_message_id, last, topic.name.partition)
     if last.entry_id >= 0:
-        entries = view.read_cached(last, 1, 1)
-        for entry in await view.read(last, 1, 1) if entries is None else entries:
-            reply.last_message_id.batch_index = _last_index(entry)
+        reply.last_message_id.batch_index = await _last_index_at(view, last)
     fill_message_id(reply.consumer_mark_delete_position, cursor.mark_delete, -1)
     question = request.log_question
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
     await note_table(topic, question)
     compacted = await note_compaction(reply.log_extent, topic, question)
-    await fill_log_extent(reply.log_extent, source, question)
+    delivered = last if view is source else source.positions.readable
+    await fill_log_extent(reply.log_extent, source, question, delivered)
+    await fill_given(reply.log_extent, topic, question)
+    if reader is not None:
+        fill_unread(reply.log_extent, reader.subscription.dispatcher.feed.unread)
     stored = session.services.stored_ledgers
     await fill_stored_ledgers(reply.log_extent, source, question, stored, compacted)
     session.send_command(answer)
@@ -383,6 +393,18 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
 def _cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Cursor]:
     topic, subscription, _ = _find(session, consumer_id)
     return topic, subscription.cursor
+
+
+async def _last_index_at(view: ReadableLog, last: Position) -> int:
+    """That of the entry there. One that is lost is told by its id alone: where the log ends does
+    not depend on it."""
+    entries = view.read_cached(last, 1, 1)
+    if entries is None:
+        try:
+            entries = await view.read(last, 1, 1)
+        except (EntryDamagedError, NoEntryError):
+            return -1
+    return max(map(_last_index, entries), default=-1)
 
 
 def _last_index(entry: Entry) -> int:
