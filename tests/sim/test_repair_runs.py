@@ -20,7 +20,7 @@ MET = (
 
 def test_everything_happens_and_every_invariant_holds() -> None:
     metrics, met = Metrics(), Counter[str]()
-    for seed in range(30):
+    for seed in range(40):
         outcome = run_cluster(seed, metrics, kind="repaired")
         assert outcome.failure is None, f"seed {seed}"
         met.update(outcome.happened)
