@@ -505,7 +505,7 @@ class MemoryLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        if not self.cached and start <= self.positions.readable:
+        if self.closed or (not self.cached and start <= self.positions.readable):
             return None
         return self._slice(start, max_entries, max_bytes)
 

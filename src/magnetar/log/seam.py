@@ -603,7 +603,8 @@ class ReadableLog(Protocol):
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """Readable entries from ``start`` on, out of memory: at least one (if ``max_entries``
         > 0) or an empty list when ``start`` is past the readable end; None when ``start`` is not
-        in memory and ``read`` is needed."""
+        in memory, or the log is closed, and ``read`` is needed. (Whoever looks for what is there
+        must not take a closed log for one that ends.)"""
         ...
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:

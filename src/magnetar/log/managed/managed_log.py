@@ -218,7 +218,7 @@ class ManagedLog:
 
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         if self._closed:
-            return []
+            return None  # ``read`` says so
         return self._catch_up.read_cached(start, max_entries, max_bytes)
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from magnetar.log.seam import Content, ReadableLog, WritableLog
+from magnetar.model.errors import LogClosedError
 from magnetar.model.ids import EARLIEST, Position
 from tests.unit.log.contract.engines import (
     MANY,
+    Engine,
     Reading,
     append,
+    each_engine,
     each_reading,
     fill,
     read_all,
     seen,
+    with_log,
     with_pair,
 )
 
@@ -32,6 +38,20 @@ def test_what_was_appended_is_read_in_order_from_anywhere(reading: Reading) -> N
         assert log.read_cached(beyond, 10, MANY) == []
 
     with_pair(reading, scenario)
+
+
+@each_engine
+def test_a_closed_log_is_none_that_ends(engine: Engine) -> None:
+    """Nothing at all was read of one: whoever looked for what is there took it for the end."""
+
+    async def scenario(log: WritableLog) -> None:
+        held = await fill(log, 3)
+        await log.close()
+        assert log.read_cached(held[0], 10, MANY) is None
+        with pytest.raises(LogClosedError):
+            await log.read(held[0], 10, MANY)
+
+    with_log(engine, scenario)
 
 
 @each_reading

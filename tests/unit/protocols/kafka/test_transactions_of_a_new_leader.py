@@ -16,7 +16,7 @@ from magnetar.log.partition.replication.state_store import StateStore
 from magnetar.log.partition.serving import opening
 from magnetar.log.partition.serving.partition_names import partition_of
 from magnetar.log.seam import Content, Stamp
-from magnetar.model.errors import LogError
+from magnetar.model.errors import LogClosedError, LogError
 from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from tests.unit.log.doubles import NAME, Outcomes, Process
@@ -25,6 +25,30 @@ from tests.unit.log.partition.serving.test_partition_log import Setting
 
 SILENT = Member(2, 5)
 PARTITION = partition_of(NAME)
+
+
+def test_a_log_that_closes_while_it_is_read_says_nothing_of_transactions() -> None:
+    """Nothing was found open in it, so that no marker was written: what the producer had aborted
+    was committed by its next transaction."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        log = await setting.store().open(NAME)
+        await PartitionTransactions(log).prepare()
+        outcomes = Outcomes()
+        part = batch([b"a"], producer=(7, 0, 0), attributes=TRANSACTIONAL)
+        log.append([part], outcomes, Content((1,), (1,), Stamp()))
+        await outcomes.wait(1)
+
+        class ClosesMeanwhile:
+            async def wait_whole(self) -> None:
+                await log.close()
+
+        log.opening = ClosesMeanwhile()  # type: ignore[assignment]
+        with pytest.raises(LogClosedError):
+            await PartitionTransactions(log).read()
+
+    setting.run(scenario)
 
 
 def test_a_transaction_that_is_not_known_to_be_committed_is_open(

@@ -435,8 +435,10 @@ class PartitionLog:
     def read_cached(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """See the seam."""
         places = self.places
+        if self._closed:
+            return None  # ``read`` says so
         offset = places.following(places.offset(start))
-        if self._closed or offset >= places.end or max_entries <= 0:
+        if offset >= places.end or max_entries <= 0:
             return []
         return self._tail.read(offset, places.end, max_entries, max_bytes)
 

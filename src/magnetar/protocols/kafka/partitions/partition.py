@@ -292,6 +292,7 @@ class Partition:
             # Nothing is open, perhaps because the marker of an earlier request is on its way: that
             # one must be stored before this one is answered.
             await self._parts_idle.wait()
+            self.check_usable()  # else another owner may have taken records of it since
             if self.transactions.known:
                 return Produced(ErrorCode.NONE)
 
