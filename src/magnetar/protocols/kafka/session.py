@@ -292,6 +292,9 @@ class KafkaSession(FramedConnection):
 
     def _begin(self, slot: Slot, request: Any) -> None:
         """Nothing is read until the request is answered."""
+        if self.services.scope.closed:
+            self.close()  # the broker ends; what waited behind a request that it gave up comes now
+            return
         self._slots.append(slot)
         self.pause(KafkaPaused.REQUEST)
         task = self._answer(slot, request)

@@ -504,3 +504,26 @@ def test_a_request_is_as_large_as_its_batches_and_one_too_large_is_told() -> Non
         assert peer.session.closed
 
     run(scenario)
+
+
+def test_what_waited_when_the_broker_ended_ends_the_connection() -> None:
+    """A request was answered, the broker's tasks ended, and the next request of the connection
+    began: nothing could run it any more, which came out as a defect of ours."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        handlers, ends, defects = peer.session.handlers, [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: defects.append(what))
+
+        async def answers_as_the_broker_ends(*_: Any) -> None:
+            ends.append(asyncio.ensure_future(world.services.scope.close()))
+
+        handlers.table = {ApiKey.METADATA: answers_as_the_broker_ends}
+        request = MetadataRequest(topics=[])
+        peer.feed(peer.frame(ApiKey.METADATA, request) + peer.frame(ApiKey.METADATA, request))
+        assert await peer.quiet()
+        assert len(ends) == 1
+        assert peer.session.closed
+        assert defects == []
+
+    run(scenario)
