@@ -408,3 +408,33 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
         assert again.own.producer_id != producer.own.producer_id
 
     run(scenario, transactional_ids_retention_ms=100_000)
+
+
+def test_a_topic_is_in_use_while_its_writers_are_looked_for() -> None:
+    """One that nobody is connected to was unloaded meanwhile where that took longer than it may be
+    idle, and the next request began to read again: a producer could wait for ever."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        await reload(world)
+        partition = await world.services.partition(T, 0)
+        topic, transactions, seen = partition.topic, partition.transactions, []
+        headers, read = partition._last_headers, transactions.read
+
+        async def looks() -> Any:
+            seen.append(topic.in_use)
+            return await headers()
+
+        async def reads() -> Any:
+            seen.append(topic.in_use)
+            return await read()
+
+        partition._last_headers, transactions.read = looks, reads  # type: ignore[method-assign]
+        assert not topic.in_use
+        await partition.know_producers()
+        await partition.know_transactions()
+        assert seen == [True, True]
+        assert not topic.in_use
+
+    run(scenario)

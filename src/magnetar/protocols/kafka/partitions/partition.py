@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -255,9 +256,17 @@ class Partition:
 
     # -- transactions -------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[None]:
+        """One at a time reads what the log says of its writers. The topic is in use meanwhile: one
+        that was unloaded on the way would be read anew by the next request, and again."""
+        with self.topic.held():
+            async with self._loading:
+                yield
+
     async def know_transactions(self) -> None:
         """Read what is open, and what was aborted lately. Raises as reading a log."""
-        async with self._loading:
+        async with self._reading():
             while not self.transactions.known:
                 await self._parts_idle.wait()
                 found = await self.transactions.read()
@@ -267,7 +276,7 @@ class Partition:
     async def prepare_transactions(self) -> None:
         """Before the first batch of one. Raises as reading a log, and ``MetadataError``."""
         await self.know_transactions()
-        async with self._loading:
+        async with self._reading():
             await self.transactions.prepare()
 
     async def end_transaction(
@@ -309,7 +318,7 @@ class Partition:
 
     async def know_producers(self) -> None:
         """Read from the log's end what is stored of idempotent producers. Raises as reading."""
-        async with self._loading:
+        async with self._reading():
             while not self.producers_known:
                 await self._idle.wait()
                 states = ProducerSequences()
