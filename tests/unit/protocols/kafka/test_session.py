@@ -10,7 +10,7 @@ import pytest
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.seam import Content
-from magnetar.model.errors import LedgerError
+from magnetar.model.errors import EntryDamagedError, LedgerError
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL, read_batch_header, split
 from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataRequest, MetadataTopic
@@ -525,5 +525,29 @@ def test_what_waited_when_the_broker_ended_ends_the_connection() -> None:
         assert len(ends) == 1
         assert peer.session.closed
         assert defects == []
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_read_is_not_told_as_a_corrupt_batch() -> None:
+    """Of an idempotent producer it is read first what the log says. Some clients give a batch up
+    that is told to be corrupt."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        first, second = (
+            batch(1, at, producer_id=7, producer_epoch=0, base_sequence=at) for at in range(2)
+        )
+        assert not outcome(await peer.ask(ApiKey.PRODUCE, producing(first))).error_code
+        await world.broker.topics.unload(parse_topic(f"{T}-partition-0"))
+        partition = await world.services.partition(T, 0)
+        log = world.log()
+        log.cached, log.failing = False, EntryDamagedError("no sound copy of entry 1:0")
+        found = outcome(await peer.ask(ApiKey.PRODUCE, producing(second)))
+        assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "entry 1:0" in (found.error_message or "")
+        log.cached, log.failing = True, None
+        assert not outcome(await peer.ask(ApiKey.PRODUCE, producing(second))).error_code
+        assert partition.usable
 
     run(scenario)

@@ -212,11 +212,8 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
                     continue
                 header = _idempotent(part.records)
                 if header is not None:
-                    await partition.know_producers()
-                    if header.attributes & TRANSACTIONAL:
-                        where = topic.name, part.index
-                        name = request.transactional_id
-                        await _allow(services, partition, name, header, where)
+                    where = topic.name, part.index
+                    await _know(services, partition, request.transactional_id, header, where)
                 found.append(partition)
             except _RefusedError as error:
                 found.append(Produced(error.code, why=str(error)))
@@ -235,6 +232,28 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
             found[place] = Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
     _append(session, request, answer, found)
     return await done
+
+
+async def _know(
+    services: KafkaServices,
+    partition: Partition,
+    name: str | None,
+    header: BatchHeader,
+    place: tuple[str, int],
+) -> None:
+    """What must be known before a batch of an idempotent producer. Raises ``_RefusedError``, and
+    as ``_allow``."""
+    try:
+        await partition.know_producers()
+        if header.attributes & TRANSACTIONAL:
+            await _allow(services, partition, name, header, place)
+    except MagnetarError as error:
+        if error_code(error) is not ErrorCode.CORRUPT_MESSAGE:
+            raise
+        # Of what lies in the log. Said of a produce request it would be of the batch that came,
+        # which some clients give up then.
+        why = f"the log's last entries cannot be read: {error}"
+        raise _RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error
 
 
 class _RefusedError(MagnetarError):
