@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -57,6 +58,11 @@ class OffsetIndex:
     def position_before(self, offset: int) -> int:
         """A byte at which a batch begins that is not after ``offset``; the greatest known."""
         at = bisect_right(self._entries, (offset - self._base, RELATIVE_MAX)) - 1
+        return self._entries[at][1] if at >= 0 else 0
+
+    def byte_before(self, position: int) -> int:
+        """A byte at which a batch begins that is not after byte ``position``; the greatest known."""
+        at = bisect_right(self._entries, position, key=itemgetter(1)) - 1
         return self._entries[at][1] if at >= 0 else 0
 
     def truncate(self, offset: int) -> None:

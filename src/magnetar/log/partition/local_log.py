@@ -47,6 +47,7 @@ from magnetar.log.partition.checkpoint_files import (
     read_file,
     replace_file,
 )
+from magnetar.log.partition.earlier_batches import recall_batches
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.markers import read_marker
@@ -435,11 +436,12 @@ class LocalLog:
 
     def load_producers(self) -> None:
         """Producers and aborted transactions as they are at the log's end: from the latest snapshot
-        that can be read, and the batches after it."""
+        that can be read, the batches that producers may send again, and those after it."""
         self.aborted = []
         for segment in self.segments:
             self.aborted += self._aborted_of(segment)
         self.producers = self._snapshot()
+        recall_batches(self.producers, self.segments)
         for segment in self.segments:
             if segment.next_offset > self.producers.end_offset:
                 self._replay(segment)

@@ -12,6 +12,9 @@ Rules:
 * What is known is lost with the process; it is made again from the latest snapshot and the batches
   after it. So a snapshot says up to which offset it counts, in its name, and one that fails its
   checksum is passed over.
+* A snapshot has each producer's last batch alone (so has Kafka's), and a client may have
+  ``BATCHES_KEPT`` under way whose answers a restart took: those before the last are read from the
+  log's end (``earlier_batches``).
 
 ``NNN.snapshot``, big-endian: version 2 (``1``), CRC-32C 4 of what follows it, count 4, then 46
 bytes for each producer: id 8, epoch 2, last sequence 4, last offset 8, offset delta 4 (last less
@@ -105,18 +108,12 @@ class ProducerStates:
             state = ProducerState(header.producer_epoch, open_from=open_from)
         if header.control:
             return self._ended(header, state, marker)
-        kept = KeptBatch(
-            header.last_sequence,
-            header.last_offset,
-            header.last_offset_delta,
-            header.max_timestamp_ms,
-        )
         open_from = state.open_from
         if header.transactional and open_from < 0:
             open_from = header.base_offset
         self.producers[header.producer_id] = replace(
             state,
-            batches=(*state.batches, kept)[-BATCHES_KEPT:],
+            batches=(*state.batches, _kept(header))[-BATCHES_KEPT:],
             open_from=open_from,
             time_ms=header.max_timestamp_ms,
         )
@@ -142,6 +139,25 @@ class ProducerStates:
             header.last_offset,
             header.next_offset if stable is None else stable,
         )
+
+    def recall(self, heads: Iterable[BatchHead]) -> bool:
+        """Of a snapshot, which has each producer's last batch alone: ``heads`` of batches that lie
+        before ``end_offset``, in order up to it, tell the ones before that. Whether every producer
+        that is among them has all of its own: nothing further back is wanted."""
+        found: dict[int, list[KeptBatch]] = {}
+        for head in heads:
+            state = self.producers.get(head.producer_id)
+            if state is not None and head.producer_epoch == state.epoch and not head.control:
+                found.setdefault(head.producer_id, []).append(_kept(head))
+        whole = True
+        for producer_id, batches in found.items():
+            state = self.producers[producer_id]
+            # A snapshot that says otherwise than the log is believed.
+            if state.batches and state.batches[-1][:2] == batches[-1][:2]:
+                kept = tuple(batches[-BATCHES_KEPT:])
+                self.producers[producer_id] = replace(state, batches=kept)
+                whole = whole and (len(kept) == BATCHES_KEPT or kept[0].first_sequence == 0)
+        return whole
 
     def known(self) -> list[KnownProducer]:
         return [
@@ -172,6 +188,12 @@ class ProducerStates:
             or state.time_ms >= before_ms
             or (state.batches and state.batches[-1].last_offset >= before_offset)
         }
+
+
+def _kept(header: BatchHead) -> KeptBatch:
+    return KeptBatch(
+        header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp_ms
+    )
 
 
 # -- bytes --------------------------------------------------------------------------------------

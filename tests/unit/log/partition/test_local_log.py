@@ -11,7 +11,7 @@ import pytest
 from magnetar.env.disk import DiskFile, RealDisk, RealFile
 from magnetar.log.partition import local_log
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
-from magnetar.log.partition.limits import SegmentLimits, SyncPolicy
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import Appended, LocalLog
 from magnetar.model.errors import (
     CorruptBatchError,
@@ -182,6 +182,50 @@ def test_producers_are_held_to_their_sequence(tmp_path: Path) -> None:
     assert send(0, epoch=1) == Appended(4, 5, True, NOW_MS), "and so do the batches"
     with pytest.raises(OutOfOrderSequenceError):
         send(9, epoch=1)
+
+
+@pytest.mark.parametrize("value", [b"v", b"v" * 30_000], ids=["small", "large"])
+@pytest.mark.parametrize("policy", [SMALL, PartitionPolicy()], ids=["segments", "one segment"])
+def test_what_may_be_sent_again_is_known_after_an_end(
+    tmp_path: Path, policy: PartitionPolicy, value: bytes
+) -> None:
+    """A client has five under way, and the snapshot knows the last one."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder, policy)
+
+    def send(log: LocalLog, producer: int, sequence: int) -> Appended:
+        data = batch([value], producer=(producer, 0, sequence))
+        return log.append_as_leader(data, 0, NOW_MS)
+
+    first = {(each, at): send(log, each, at) for at in range(8) for each in (3, 4)}
+    log.append_as_leader(batch([value]), 0, NOW_MS)
+    known = log.producers.producers
+    log.close()
+    log, _ = opened(folder, policy, clean=True)
+    assert log.producers.producers == known
+    for (producer, sequence), answer in first.items():
+        if sequence < 3:
+            with pytest.raises(OutOfOrderSequenceError):
+                send(log, producer, sequence)
+        else:
+            again = send(log, producer, sequence)
+            assert again.repeated and again.first_offset == answer.first_offset
+    assert not send(log, 3, 8).repeated
+
+
+def test_damage_before_a_snapshot_does_not_close_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder, PartitionPolicy())
+    for sequence in range(8):
+        log.append_as_leader(batch([bytes(3000)], producer=(3, 0, sequence)), 0, NOW_MS)
+    (file,) = (each.path(".log") for each in log.segments)
+    log.close()
+    data = bytearray(file.read_bytes())
+    second = read_header(data).byte_count
+    data[second + 8 : second + 12] = bytes(4)  # its length
+    file.write_bytes(data)
+    found, _ = opened(folder, PartitionPolicy(), clean=True)
+    assert [each.last_sequence for each in found.producers.producers[3].batches] == [7]
 
 
 def test_nothing_behind_an_open_transaction_is_stable(tmp_path: Path) -> None:
