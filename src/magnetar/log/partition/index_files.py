@@ -61,7 +61,7 @@ class OffsetIndex:
         return self._entries[at][1] if at >= 0 else 0
 
     def byte_before(self, position: int) -> int:
-        """A byte at which a batch begins that is not after byte ``position``; the greatest known."""
+        """A byte at which a batch begins that is not after ``position``; the greatest known."""
         at = bisect_right(self._entries, position, key=itemgetter(1)) - 1
         return self._entries[at][1] if at >= 0 else 0
 

@@ -209,7 +209,8 @@ def test_what_may_be_sent_again_is_known_after_an_end(
                 send(log, producer, sequence)
         else:
             again = send(log, producer, sequence)
-            assert again.repeated and again.first_offset == answer.first_offset
+            assert again.repeated
+            assert again.first_offset == answer.first_offset
     assert not send(log, 3, 8).repeated
 
 
