@@ -162,9 +162,13 @@ def sides(parts: Fetched) -> dict[str, Start]:
 
 
 def client(address: str, *arguments: object) -> list[float]:
+    """Raises ``RuntimeError`` with the client's own error."""
     command = [sys.executable, "-c", CLIENT, address, *map(str, arguments)]
-    told = subprocess.run(command, check=True, capture_output=True).stdout
-    return [float(number) for number in told.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        what = " ".join(map(str, arguments))
+        raise RuntimeError(f"the client of {address} ({what}) failed:\n{done.stderr}")
+    return [float(number) for number in done.stdout.split()]
 
 
 def measured(address: str, pid: int, what: str, count: int, size: int) -> tuple[float, float]:
