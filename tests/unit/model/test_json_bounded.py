@@ -44,7 +44,10 @@ def test_the_interpreter_has_no_say(depth: int) -> None:
 
 def test_texts_without_an_end_cost_one_look() -> None:
     """Each of these would be begun anew at every quote, and go back from every end: hours."""
-    for data in (b"[" * 5 + b'"' + b'\\"' * 500_000, b"[[]]" * 3 + b'"' + b"\\\\a" * 500_000 + b"\\"):
+    for data in (
+        b"[" * 5 + b'"' + b'\\"' * 500_000,
+        b"[[]]" * 3 + b'"' + b"\\\\a" * 500_000 + b"\\",
+    ):
         with pytest.raises(ValueError):
             load_bounded(data, 4)
 

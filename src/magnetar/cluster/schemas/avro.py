@@ -2,7 +2,7 @@
 
 Raises ``InvalidSchemaError`` for text that is no Avro schema, naming the place in it. Defaults of
 fields are not held against their types: Pulsar's clients write some that do not fit, and Pulsar
-takes them. Nesting is bounded (``DEPTH_MAX``, and ``JSON_LEVELS_MAX`` with what is no type), because
+takes them. Nesting is bounded (``DEPTH_MAX``; with what is no type, ``JSON_LEVELS_MAX``), because
 whoever reads a schema descends into it.
 
 Pure. Source: Avro 1.11 specification, "Schema Declaration" and "Names".
