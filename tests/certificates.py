@@ -18,6 +18,17 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 DAY = datetime.timedelta(days=1)
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Pem(NamedTuple):
@@ -26,16 +37,20 @@ class Pem(NamedTuple):
 
 
 class Authority:
-    """``trusted``: its own certificate."""
+    """``trusted``: its own certificate. ``bare``: certificates without key identifiers and key
+    usage, as many that were made by hand."""
 
-    def __init__(self, directory: Path, name: str = "tests") -> None:
+    def __init__(self, directory: Path, name: str = "tests", bare: bool = False) -> None:
         self._directory = directory
         self._name = name
+        self._bare = bare
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _named(name)
         made = self._builder(self._subject, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
+        if not bare:
+            made = made.add_extension(SIGNS, critical=True)
         self.trusted = directory / f"{name}-ca.pem"
         self.trusted.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
@@ -57,7 +72,7 @@ class Authority:
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
-        return (
+        made = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._subject)
@@ -66,6 +81,11 @@ class Authority:
             .not_valid_before(now - DAY)
             .not_valid_after(now + 30 * DAY)
         )
+        if self._bare:
+            return made
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        return made.add_extension(own, critical=False).add_extension(signer, critical=False)
 
 
 def _named(name: str) -> x509.Name:

@@ -31,8 +31,11 @@ from magnetar.cluster.security.permissions import (
 )
 from magnetar.model.errors import BrokerError, BrokerMetadataError, InvalidPolicyError
 from magnetar.model.ids import EARLIEST, LATEST, Position
+from magnetar.model.json_bounded import TooDeepError, load_bounded
 from magnetar.model.schema import SchemaStrategy
 
+LEVELS_MAX: Final = 64
+"""Of a body: what policies, permissions and schemas have is under ten."""
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
     "schema_auto_update_compatibility_strategy": "Full",  # what clients write for "not set"
@@ -58,16 +61,16 @@ async def read_json(request: Request) -> object:
     if not body.strip():
         return None
     try:
-        said: object = json.loads(body, parse_float=_finite, parse_constant=_finite)
+        said: object = load_bounded(body, LEVELS_MAX, parse_float=_finite, parse_constant=_finite)
         json.dumps(said, ensure_ascii=False).encode()
         return said
     except UnicodeEncodeError as error:
         lone = ord(error.object[error.start])
         raise BadBodyError(f"body: a text has \\u{lone:04x}, which is no character") from error
+    except TooDeepError as error:
+        raise BadBodyError(f"body: JSON that is {error}") from None
     except ValueError as error:
         raise BadBodyError(f"body: not JSON: {error}") from error
-    except RecursionError:
-        raise BadBodyError("body: JSON that is nested too deeply") from None
 
 
 def _finite(number: str) -> float:

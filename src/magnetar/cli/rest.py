@@ -11,6 +11,7 @@ import click
 import httpx
 
 from magnetar.cli.credentials import credential_options, shown
+from magnetar.env.tls import trusting
 from magnetar.model.errors import ConfigError, RestError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,7 +116,7 @@ def _context(trust: str) -> ssl.SSLContext | bool:
     if not trust:
         return True
     try:
-        return ssl.create_default_context(cafile=trust)
+        return trusting(trust)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--tls-trust {trust} cannot be used: {error}") from error
 

@@ -10,7 +10,8 @@ once.
 is logged of those that fail, and keeps one context for ever. So connections are accepted here, and
 each is given to asyncio with its handshake's time.
 
-Why: docs/adr/0156-tls-listeners-beside-plain-ones.md.
+Why: docs/adr/0156-tls-listeners-beside-plain-ones.md; of verification:
+docs/adr/0213-certificates-are-verified-alike.md.
 """
 
 from __future__ import annotations
@@ -110,6 +111,18 @@ def server_tls(
     return TlsFiles(files, make)
 
 
+def trusting(authorities: str | None) -> ssl.SSLContext:
+    """To connect with, names checked, the same with every Python. ``authorities``: a file of
+    those who may have signed servers' certificates; None: the system's. Raises ``OSError``
+    (``ssl.SSLError`` among them)."""
+    context = ssl.create_default_context(cafile=authorities)
+    context.minimum_version = LEAST
+    # Python changed both with 3.13 (ADR 0213).
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
 def client_tls(
     trusted: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> TlsFiles:
@@ -117,8 +130,7 @@ def client_tls(
     else the system's; ``certificate``: to show, if it is asked for. Raises ``ConfigError``."""
 
     def make() -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=None if trusted is None else str(trusted))
-        context.minimum_version = LEAST
+        context = trusting(None if trusted is None else str(trusted))
         if certificate is not None and key is not None:
             context.load_cert_chain(certificate, key, password=_no_password)
         return context

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -102,6 +104,40 @@ def test_a_client_that_trusts_the_authority_is_served(tmp_path: Path) -> None:
         await site.refused(2)
 
     serve(server_tls(*authority.issue("server")), scenario)
+
+
+def test_certificates_are_verified_alike_with_every_python(tmp_path: Path) -> None:
+    """An interpreter that is changed cuts no brokers from each other."""
+    bare = Authority(tmp_path, bare=True)
+    server = bare.issue("server")
+
+    async def scenario(site: Site) -> None:
+        ours = client_tls(bare.trusted).context()
+        assert await site.say(ours) == "None: hello"
+        assert await site.say(client_tls(server.certificate).context()) == "None: hello"
+        ours.verify_flags |= ssl.VERIFY_X509_STRICT
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await site.say(ours)
+
+    serve(server_tls(*server), scenario)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_certificates_that_the_documents_make_fit_strict_clients(tmp_path: Path) -> None:
+    """``ssl.create_default_context`` is strict from Python 3.13 on."""
+    said = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    lines = said[
+        said.index("    openssl req -x509") : said.index("    magnetar standalone ... --set")
+    ]
+    run = subprocess.run(["bash", "-ec", lines], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+    async def scenario(site: Site) -> None:
+        strict = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        strict.verify_flags |= ssl.VERIFY_X509_STRICT
+        assert await site.say(strict) == "None: hello"
+
+    serve(server_tls(tmp_path / "server.crt", tmp_path / "server.key"), scenario)
 
 
 def test_a_plain_client_is_refused_and_it_is_said_why(tmp_path: Path) -> None:

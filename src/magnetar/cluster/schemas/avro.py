@@ -2,7 +2,8 @@
 
 Raises ``InvalidSchemaError`` for text that is no Avro schema, naming the place in it. Defaults of
 fields are not held against their types: Pulsar's clients write some that do not fit, and Pulsar
-takes them. Nesting is bounded (``DEPTH_MAX``), because whoever reads a schema descends into it.
+takes them. Nesting is bounded (``DEPTH_MAX``; with what is no type, ``JSON_LEVELS_MAX``), because
+whoever reads a schema descends into it.
 
 Pure. Source: Avro 1.11 specification, "Schema Declaration" and "Names".
 """
@@ -15,8 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.model.errors import InvalidSchemaError
+from magnetar.model.json_bounded import TooDeepError, load_bounded
 
 DEPTH_MAX: Final = 100
+JSON_LEVELS_MAX: Final = 320
+"""Of the text: a record in a record takes three (object, list of fields, field). Few enough for
+two calls a level under the 1000 that Python's interpreter has."""
 
 PRIMITIVES: Final = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -80,9 +85,9 @@ def parse_avro(data: bytes) -> AvroType:
 def load_json(data: bytes) -> Any:
     """The JSON that ``data`` is. Raises ``InvalidSchemaError``."""
     try:
-        return json.loads(data)
-    except RecursionError:
-        raise InvalidSchemaError(f"nested deeper than {DEPTH_MAX} levels") from None
+        return load_bounded(data, JSON_LEVELS_MAX)
+    except TooDeepError as error:
+        raise InvalidSchemaError(str(error)) from None
     except ValueError as error:
         raise InvalidSchemaError(f"not JSON: {error}") from error
 
@@ -91,11 +96,8 @@ def canonical_json(data: bytes) -> bytes:
     """The same schema for everybody who spells it otherwise: documentation, white space and the
     order of attributes gone. What a reader could tell apart stays. Raises
     ``InvalidSchemaError``."""
-    try:
-        plain = _without_docs(load_json(data))
-        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-    except RecursionError:
-        raise InvalidSchemaError(f"nested deeper than {DEPTH_MAX} levels") from None
+    plain = _without_docs(load_json(data))
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _without_docs(node: Any) -> Any:

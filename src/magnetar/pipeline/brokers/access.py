@@ -16,6 +16,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from magnetar.env.tls import trusting
 from magnetar.model.errors import ConfigError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandConnect
 
@@ -49,8 +50,6 @@ def tls_of(address: tuple[str, int]) -> ssl.SSLContext | None:
         return None
     trust = os.environ.get(TRUST) or None
     try:
-        context = ssl.create_default_context(cafile=trust)
+        return trusting(trust)
     except OSError as error:
         raise ConfigError(f"{TRUST}={trust} cannot be used: {error}") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.cluster.schemas.avro import DEPTH_MAX, canonical_json, parse_avro
+from magnetar.cluster.schemas.avro import (
+    DEPTH_MAX,
+    JSON_LEVELS_MAX,
+    canonical_json,
+    parse_avro,
+)
 from magnetar.model.errors import InvalidSchemaError
 from tests.unit.cluster.schemas.kit import encoded, field, record
 
@@ -80,14 +85,38 @@ def test_what_is_no_json(data: bytes) -> None:
         parse_avro(data)
 
 
-@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 900, 100_000])
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, JSON_LEVELS_MAX + 1, 900, 100_000])
 def test_nesting_is_bounded(depth: int) -> None:
     data = b'{"type":"array","items":' * depth + b'"int"' + b"}" * depth
     for check in (parse_avro, canonical_json):
-        if check is canonical_json and depth < 500:
-            continue  # its own bound is the interpreter's
+        if check is canonical_json and depth <= JSON_LEVELS_MAX:
+            continue  # types are counted where they are parsed
         with pytest.raises(InvalidSchemaError, match="nested deeper"):
             check(data)
+
+
+def test_what_is_no_type_may_not_be_nested_deeper_than_any_server_can_go() -> None:
+    """Defaults and attributes that nobody knows are kept as they are."""
+    for depth, fits in ((JSON_LEVELS_MAX - 3, True), (JSON_LEVELS_MAX - 2, False)):
+        default: Any = 1
+        for _ in range(depth):
+            default = [default]
+        data = encoded(record(field("f", "int", default=default)))
+        if fits:
+            parse_avro(data)
+            canonical_json(data)
+        else:
+            with pytest.raises(InvalidSchemaError, match="nested deeper"):
+                parse_avro(data)
+
+
+def test_records_in_records_reach_their_own_bound_first() -> None:
+    node: Any = "int"
+    for level in range(DEPTH_MAX):
+        node = record(field("f", node), name=f"R{level}")
+    data = encoded(node)
+    parse_avro(data)
+    canonical_json(data)
 
 
 def test_one_form_for_every_spelling() -> None:
