@@ -427,6 +427,8 @@ class MemoryLog:
         self.frees_later = False
         self.cached = True
         self.failing: MagnetarError | None = None
+        self.damaged: dict[Position, MagnetarError] = {}
+        """Entries that cannot be read, where ``cached`` is off."""
         self.lost_watchers: list[Callable[[LogFencedError], None]] = []
         self.reads = 0
         self.now_ms = 1
@@ -516,7 +518,14 @@ class MemoryLog:
             raise LogClosedError(f"log {self.name} is closed")
         if self.failing is not None:
             raise self.failing
-        return self._slice(start, max_entries, max_bytes)
+        found = self._slice(start, max_entries, max_bytes)
+        for count, entry in enumerate(found):
+            error = self.damaged.get(Position(entry.ledger_id, entry.entry_id))
+            if error is not None and not count:
+                raise error
+            if error is not None:
+                return found[:count]
+        return found
 
     def _slice(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         index = self._order.index(start)

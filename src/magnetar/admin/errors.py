@@ -27,10 +27,12 @@ from magnetar.model.errors import (
     AuthorizationError,
     BookieUnavailableError,
     BrokerMetadataError,
+    FencedLeaderEpochError,
     IncompatibleSchemaError,
     InvalidPolicyError,
     InvalidSchemaError,
     InvalidTopicNameError,
+    LeaderUnreachableError,
     LedgerError,
     LogClosedError,
     MagnetarError,
@@ -40,10 +42,15 @@ from magnetar.model.errors import (
     NoNodeError,
     NoSuchLedgerError,
     NotAllowedError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    ReplicationFactorError,
     SchemaNotFoundError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
+    UnknownLeaderEpochError,
 )
 
 CONFLICT: dict[int | str, dict[str, object]] = {409: {"model": Reason}}
@@ -79,6 +86,14 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (BrokerMetadataError, 503),
     (MetadataError, 503),
     (LedgerError, 503),
+    # Nobody leads the partition at the moment, or too few replicas are there: that passes.
+    (NotLeaderError, 503),
+    (LeaderUnreachableError, 503),
+    (NotEnoughReplicasError, 503),
+    (NotEnoughReplicasAfterAppendError, 503),
+    (FencedLeaderEpochError, 503),
+    (UnknownLeaderEpochError, 503),
+    (ReplicationFactorError, 503),
     (PeerError, 503),
 )
 """The first class that fits decides; any other error of ours is a 500."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,7 +35,9 @@ from magnetar.cluster.policies.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
     BrokerError,
+    MagnetarError,
     NotAllowedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
@@ -139,17 +141,51 @@ class TopicService:
     async def grow_partitions(self, topic: str, partitions: int) -> None:
         """Raises ``NotAllowedError`` when that would be fewer than now. Partitions are opened on
         first use; the subscriptions of the others are made on the new ones at once, so that they
-        miss nothing."""
+        miss nothing. Where that fails the rest is made all the same, and ``ServiceNotReadyError``
+        says so: whoever asks for the same number again has made what is missing."""
         name = parse_topic(topic)
         before = await self._control.partitioned.partitions(name)
+        if 0 < before <= partitions:
+            await self._first_subscriptions(name)  # if it cannot be asked now nothing is changed
         await self._control.partitioned.grow(name, partitions)
-        if not 0 < before < partitions:
+        if not 0 < before <= partitions:
             return
-        first = await self._stats_of(name.of_partition(0), create=True)
-        wanted = [each for each, about in first.subscriptions.items() if about.is_durable]
-        for index in range(before, partitions):
-            for subscription in wanted:
-                await self._make_subscription(name.of_partition(index), subscription, EARLIEST)
+        new = range(before if before < partitions else 1, partitions)
+        failed = await self._make_subscriptions([name.of_partition(index) for index in new], name)
+        if failed:
+            part, error = next(iter(failed.items()))
+            raise ServiceNotReadyError(
+                f"{name} has {partitions} partitions now, and is used; subscriptions of the first "
+                f"one are not on {len(failed)} of the others yet ({part}: {error}); ask for "
+                f"{partitions} partitions once more, which makes those that are missing"
+            )
+
+    async def _make_subscriptions(
+        self, parts: Sequence[TopicName], name: TopicName
+    ) -> Mapping[TopicName, MagnetarError]:
+        """Those of the first partition on ``parts``, from their beginnings; why they could not be
+        made."""
+        failed: dict[TopicName, MagnetarError] = {}
+        try:
+            # Read again: one that was made while the topic grew must not be left out.
+            wanted = await self._first_subscriptions(name)
+        except MagnetarError as error:
+            return dict.fromkeys(parts, error)
+        for part in parts:
+            try:
+                for subscription in wanted:
+                    await self._make_subscription(part, subscription, EARLIEST)
+            except MagnetarError as error:
+                failed[part] = error
+        return failed
+
+    async def _first_subscriptions(self, name: TopicName) -> list[str]:
+        """The durable ones of the first partition; none if that was never used."""
+        try:
+            first = await self._stats_of(name.of_partition(0), create=True)
+        except TopicNotFoundError:  # so says its owner
+            return []
+        return [each for each, about in first.subscriptions.items() if about.is_durable]
 
     async def delete_partitioned(self, topic: str, force: bool = False) -> None:
         """Delete a partitioned topic with its partitions. With ``force`` connected clients are

@@ -17,6 +17,8 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag
+from magnetar.protocols.kafka.unread import REMEDY as REMEDY_UNREAD
+from magnetar.protocols.kafka.unread import UnreadPlaces
 from magnetar.topics.registry import Topics
 
 NAMED_MAX: Final = 5
@@ -97,6 +99,24 @@ def _read(topics: Topics) -> PartHealth:
         "bring back bookies that have them; if no sound copy is left, go on without the entry: "
         f"magnetar topics seek {topic} --subscription {name} --to {first.behind}",
     )
+
+
+def unread_check(unread: UnreadPlaces) -> Check:
+    """What Kafka's clients ask for can be read."""
+
+    async def check() -> PartHealth:
+        found = unread.listed()
+        if not found:
+            return WELL
+        listed = "; ".join(f"{each.topic}, {each.place}: {each.why}" for each in found[:NAMED_MAX])
+        more = "; ..." if len(found) > NAMED_MAX else ""
+        return PartHealth(
+            False,
+            f"{len(found)} places that Kafka's clients asked for cannot be read: {listed}{more}",
+            REMEDY_UNREAD,
+        )
+
+    return check
 
 
 def _stored(topics: Topics) -> PartHealth:

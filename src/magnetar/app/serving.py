@@ -23,6 +23,7 @@ from magnetar.app.checks import (
     partitions_check,
     tables_check,
     topics_check,
+    unread_check,
 )
 from magnetar.app.ending import end_within
 from magnetar.app.kafka_doors import open_doors
@@ -183,6 +184,8 @@ def _add_checks(
     config = process.config
     process.health.add("metadata", metadata_check(metadata))
     process.health.add("topics", topics_check(broker.topics))
+    if broker.kafka is not None:
+        process.health.add("kafka", unread_check(broker.kafka.services.unread))
     process.health.add(
         "tables",
         tables_check(

@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,12 +20,13 @@ from magnetar import __version__
 from magnetar.admin import api
 from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
-from magnetar.cluster.topic_name import parse_topic
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
-from magnetar.model.errors import StartError
+from magnetar.model.errors import NotLeaderError, StartError
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from magnetar.topics.topic import Topic
 from tests.doubles.garbage import in_cycles, ours
 from tests.doubles.ownership import ELSEWHERE, divide
 from tests.interop.pulsar.wire import send_frame
@@ -163,6 +165,43 @@ def test_partition_counts_come_in_every_form_that_clients_send(body: bytes) -> N
         kind = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
         assert await p.status("PUT", f"{P}/f/partitions", content=body, headers=kind) == 204
         assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 3}
+
+    serve(scenario)
+
+
+def test_a_growth_that_is_cut_off_says_so_and_is_finished_when_it_is_asked_again() -> None:
+    """Of a replicated topic, while a broker was away: it was 500, the topic had grown, and the
+    subscriptions were never made on the new partitions."""
+
+    async def scenario(p: Platform) -> None:
+        assert await p.status("PUT", f"{P}/f/partitions", json=2) == 204
+        assert await p.status("PUT", f"{P}/f/subscription/s") == 204
+        topics, away = p.world.broker.topics, set[str]()
+        get = topics.get
+
+        async def led_by_nobody(name: TopicName, *given: Any, **more: Any) -> Topic:
+            if name.local in away:
+                raise NotLeaderError(f"{name} cannot be led here: nobody leads it")
+            return await get(name, *given, **more)
+
+        topics.get = led_by_nobody  # type: ignore[method-assign]
+        away.add("f-partition-0")
+        status, why = await p.reason("POST", f"{P}/f/partitions", json=4)
+        assert status == 503
+        assert "nobody leads" in why
+        assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 2}
+        away.clear()
+        away.add("f-partition-2")
+        status, why = await p.reason("POST", f"{P}/f/partitions", json=4)
+        assert status == 503
+        assert "has 4 partitions now" in why
+        assert "f-partition-2: " in why
+        assert (await p.client.get(f"{P}/f-partition-3/subscriptions")).json() == ["s"]
+        away.clear()
+        assert await p.status("POST", f"{P}/f/partitions", json=4) == 204
+        for index in range(4):
+            found = await p.client.get(f"{P}/f-partition-{index}/subscriptions")
+            assert found.json() == ["s"]
 
     serve(scenario)
 

@@ -10,7 +10,9 @@ Rules:
 * Each batch has an outcome of its own: what one is refused for does not concern those beside it.
   One that comes twice in a group is judged as it would be in two groups.
 * When the disk fails nothing of the group may be taken as stored. When it is full, what was written
-  before that counts, and the rest was not appended.
+  before that counts, and the rest was not appended. ``refusal`` says so: what waits behind the
+  group must not be appended without it
+  (docs/adr/0199-nothing-is-appended-behind-a-refusal.md).
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ Outcome: TypeAlias = Appended | MagnetarError
 
 
 class GroupResult(NamedTuple):
-    """``outcomes``: of each batch, in order; then the log's ends after it."""
+    """``outcomes``: of each batch, in order; then the log's ends after it. ``refusal``: the disk
+    was full, and its end was not appended."""
 
     outcomes: list[Outcome]
     log_end: int
     synced_end: int
+    refusal: NoSpaceError | None = None
 
 
 def append_group(
@@ -46,6 +50,7 @@ def append_group(
     """Offset and epoch are written into each batch that is appended. Raises ``OSError``: the disk
     failed, and this replica must end."""
     group = _Group(source, leader_epoch)
+    refusal: NoSpaceError | None = None
     for data in batches:
         group.judge(data)
     if group.stored:
@@ -54,8 +59,8 @@ def append_group(
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            group.not_written(source, error)
-    return GroupResult(group.outcomes, source.log_end, source.synced_end)
+            refusal = group.not_written(source, error)
+    return GroupResult(group.outcomes, source.log_end, source.synced_end, refusal)
 
 
 class _Group:
@@ -95,9 +100,10 @@ class _Group:
             self._producers = ProducerStates(known.end_offset, ChainMap({}, known.producers))
         return self._producers
 
-    def not_written(self, source: LocalLog, error: OSError) -> None:
+    def not_written(self, source: LocalLog, error: OSError) -> NoSpaceError:
         why = NoSpaceError(f"the disk of {source.folder} is full ({error}); free some of it")
         self.outcomes = [
             why if isinstance(each, Appended) and each.last_offset >= source.log_end else each
             for each in self.outcomes
         ]
+        return why

@@ -10,7 +10,9 @@ Rules:
   ``LANES`` of them, however many partitions.
 * A replica changes its part only while nothing is under way for its log: appends wait, and those
   of a part that has ended are refused (``LogFencedError``).
-* Appends that come while the lane works are one group: one write, one sync.
+* Appends that come while the lane works are one group: one write, one sync. Those that came while
+  a group met a full disk are refused with its end: room may come at any moment, and they would lie
+  in the log before what was refused, which is sent again.
 * A partition whose state is gone is closed and doomed (``doomed_files``); only that deletes files.
 * A log whose disk failed is not used any more: whoever opens it again finds what is on the disk.
 
@@ -218,10 +220,16 @@ class HostedReplica:
         leader.appended(result.log_end)
         durable = self.source.policy.sync.durable
         leader.stored(result.synced_end if durable else result.log_end)
+        behind: list[tuple[Sequence[bytearray], int, GroupDone]] = []
+        if result.refusal is not None:  # taken out before anybody is told, who may send on
+            behind, self._waiting = self._waiting, behind
         at = 0
         for batches, _, done in group:
             done(result.outcomes[at : at + len(batches)])
             at += len(batches)
+        for batches, _, done in behind:
+            assert result.refusal is not None
+            done([result.refusal] * len(batches))
         self.advanced()  # after the outcomes: who waits for the high watermark knows its offsets
         self._group_over()
 

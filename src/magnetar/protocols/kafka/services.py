@@ -40,6 +40,7 @@ from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.peers import PeerLines
 from magnetar.protocols.kafka.topic_ids import TopicIds
 from magnetar.protocols.kafka.traffic import KafkaTraffic
+from magnetar.protocols.kafka.unread import UnreadPlaces
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.registry import Topics
 from magnetar.wire.kafka.apis import ApiKey
@@ -202,6 +203,7 @@ class KafkaServices:
         default_factory=lambda: asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
     )
     """Batches that are compressed otherwise at a time."""
+    unread: UnreadPlaces = field(init=False)
     peers: PeerLines = field(init=False)
     topic_ids: TopicIds = field(init=False)
     last_epochs: LastEpochs = field(init=False)
@@ -211,6 +213,7 @@ class KafkaServices:
     _producer_ids_end: int = 0
 
     def __post_init__(self) -> None:
+        self.unread = UnreadPlaces(asyncio.get_running_loop().time)
         self.peers = PeerLines(self.connections)
         self.topic_ids = TopicIds(self.control, self.topics)
         self.last_epochs = LastEpochs(self.topics)
@@ -233,7 +236,8 @@ class KafkaServices:
         found = self._partitions.get(topic_name)
         if found is None or found.topic is not topic:
             self._forget_closed()
-            found = self._partitions[topic_name] = Partition(topic, self.entry_format, self.now_ms)
+            found = Partition(topic, self.entry_format, self.now_ms, self.unread)
+            self._partitions[topic_name] = found
         if len(self._names) >= NAMES_KEPT_MAX:
             self._names.clear()
         self._names[name, index] = topic_name

@@ -160,5 +160,9 @@ def fetch_error_code(error: errors.MagnetarError) -> ErrorCode:
     """As ``error_code``, of a partition in a fetch. Consumers in Java end with an
     ``IllegalStateException`` at a code that they do not know there, and this is one: they are told
     what has them ask for the leader, and go on."""
+    if isinstance(error, errors.MetadataFormatError):
+        # As of a ledger whose metadata is gone: consumers tell their applications, which can seek.
+        # At an unknown error they try again at once, and for ever.
+        return ErrorCode.CORRUPT_MESSAGE
     code = error_code(error)
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.LEADER_NOT_AVAILABLE else code

@@ -32,7 +32,7 @@ def test_each_batch_has_its_outcome(tmp_path: Path) -> None:
         sent(1, size=2 << 20),
         sent(4),
     ]
-    outcomes, log_end, synced_end = append_group(source, group, 5, NOW_MS)
+    outcomes, log_end, synced_end, _ = append_group(source, group, 5, NOW_MS)
     assert outcomes[:4] == [
         Appended(0, 1),
         Appended(2, 4),

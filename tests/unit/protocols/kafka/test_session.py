@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from magnetar.app.checks import unread_check
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.seam import Content
-from magnetar.model.errors import EntryDamagedError, LedgerError
+from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormatError
+from magnetar.model.ids import Position
+from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
+from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL, read_batch_header, split
 from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataRequest, MetadataTopic
@@ -529,6 +533,66 @@ def test_what_waited_when_the_broker_ended_ends_the_connection() -> None:
     run(scenario)
 
 
+def test_a_damaged_entry_among_the_last_does_not_end_idempotent_producers() -> None:
+    """All of them were refused for as long as it was among the last 10 000."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+
+        def sent(producer: int, sequence: int) -> ProduceRequest:
+            return producing(
+                batch(1, 0, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+            )
+
+        for producer, sequence in ((7, 0), (8, 0), (7, 1), (8, 1), (7, 2)):
+            assert not outcome(await peer.ask(ApiKey.PRODUCE, sent(producer, sequence))).error_code
+        await world.broker.topics.unload(parse_topic(f"{T}-partition-0"))
+        await world.services.partition(T, 0)
+        log = world.log()
+        entries = await log.read(log.positions.first, 10, 1 << 20)
+        places = [Position(each.ledger_id, each.entry_id) for each in entries]
+        log.cached = False
+        log.damaged[places[3]] = EntryDamagedError(f"no sound copy of entry {places[3]}")
+        for producer, sequence, base_offset in (
+            (7, 2, 4),  # told again: it is behind what is damaged
+            (8, 0, 1),  # told again: it is before it
+            (8, 2, 5),  # its 1 is what is damaged
+            (7, 3, 6),
+        ):
+            told = outcome(await peer.ask(ApiKey.PRODUCE, sent(producer, sequence)))
+            assert (told.error_code, told.base_offset) == (0, base_offset)
+        told = outcome(await peer.ask(ApiKey.PRODUCE, sent(8, 5)))
+        assert told.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        (listed,) = world.services.unread.listed()
+        assert T in listed.topic
+        assert str(places[3]) in listed.place
+
+    run(scenario)
+
+
+def test_garbled_metadata_of_a_ledger_is_told_as_lost_and_not_in_a_loop() -> None:
+    """Consumers got ``UNKNOWN_SERVER_ERROR`` at once, asked again at once, and told nobody."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, loop = world.peer(), asyncio.get_running_loop()
+        assert not outcome(await peer.ask(ApiKey.PRODUCE, producing(batch(1)))).error_code
+        log = world.log()
+        log.cached, log.failing = False, MetadataFormatError("ledger 1: its metadata is garbled")
+        began_s = loop.time()
+        found = await fetched(peer, 0, wait_ms=10_000)
+        assert found.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert LOST_WAIT_S <= loop.time() - began_s < 2
+        health = await unread_check(world.services.unread)()
+        assert not health.ok
+        assert f"{T}-0, offset 0: ledger 1" in health.problem
+        log.failing = None
+        assert not (await fetched(peer, 0)).error_code
+        await asyncio.sleep(LISTED_S + 1)
+        assert (await unread_check(world.services.unread)()).ok
+
+    run(scenario)
+
+
 def test_a_log_that_cannot_be_read_is_not_told_as_a_corrupt_batch() -> None:
     """Of an idempotent producer it is read first what the log says. Some clients give a batch up
     that is told to be corrupt."""
@@ -542,7 +606,7 @@ def test_a_log_that_cannot_be_read_is_not_told_as_a_corrupt_batch() -> None:
         await world.broker.topics.unload(parse_topic(f"{T}-partition-0"))
         partition = await world.services.partition(T, 0)
         log = world.log()
-        log.cached, log.failing = False, EntryDamagedError("no sound copy of entry 1:0")
+        log.cached, log.failing = False, LedgerError("no bookie gave entry 1:0")
         found = outcome(await peer.ask(ApiKey.PRODUCE, producing(second)))
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "entry 1:0" in (found.error_message or "")

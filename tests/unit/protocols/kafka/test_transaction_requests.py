@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import LedgerError, LogError, MetadataError
+from magnetar.model.errors import EntryDamagedError, LedgerError, LogError, MetadataError
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.wire.kafka.apis import ApiKey
@@ -436,5 +436,25 @@ def test_a_topic_is_in_use_while_its_writers_are_looked_for() -> None:
         await partition.know_transactions()
         assert seen == [True, True]
         assert not topic.in_use
+
+    run(scenario)
+
+
+def test_open_transactions_that_cannot_be_read_are_told_with_topic_and_entry() -> None:
+    """A marker may be what is lost: nothing is guessed, and an operator can delete up to it."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        await reload(world)
+        partition = await world.services.partition(T, 0)
+        log = world.log()
+        log.cached = False
+        log.damaged[partition.positions.first] = EntryDamagedError("no sound copy of entry 1:0")
+        assert await producer.produce(2) == ErrorCode.KAFKA_STORAGE_ERROR
+        places = {each.place: each for each in world.services.unread.listed()}
+        found = places["what is open of transactions"]
+        assert found.topic == f"{T}-0"
+        assert "entry 1:0" in found.why
 
     run(scenario)

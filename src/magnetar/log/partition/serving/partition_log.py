@@ -77,6 +77,7 @@ from magnetar.model.errors import (
     LogFencedError,
     MagnetarError,
     NoEntryError,
+    NoSpaceError,
     NotEnoughReplicasAfterAppendError,
     OffsetOutOfRangeError,
 )
@@ -139,7 +140,7 @@ class _Append:
     awaits_all: bool
     placed: bool = False
     refused: bool = False
-    """Nothing could be appended then."""
+    """Nothing could be appended then: whatever it was, not for what was in it."""
     last_offset: int = -1
     runs: tuple[Run, ...] = ()
     error: MagnetarError | None = None
@@ -302,6 +303,7 @@ class PartitionLog:
         for batch, size, outcome in zip(batches, append.sizes, outcomes, strict=True):
             if not isinstance(outcome, Appended):
                 append.error = append.error or outcome
+                append.refused = append.refused or isinstance(outcome, NoSpaceError)
                 continue
             first, last, repeated, time_ms = outcome
             append.last_offset = max(append.last_offset, last)

@@ -12,6 +12,8 @@ Rules:
 * Who reads what is committed gets batches before the last stable offset only, and is told which
   transactions among them were aborted; markers go out to everybody, since clients go by them.
 * A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
+* What could not be read, and does not pass by itself, ends the wait only after ``LOST_WAIT_S``:
+  there are clients that ask again at once.
 * No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
 * Who names topics by ids gets what the topic of that id holds, or ``UNKNOWN_TOPIC_ID``: never what
   another holds that has its name by now, not even in a fetch that waited meanwhile.
@@ -39,6 +41,7 @@ from magnetar.protocols.kafka.partitions.partition_transactions import commits_o
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.unread import LOST
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
@@ -69,6 +72,7 @@ log = structlog.get_logger(__name__)
 
 ENTRIES_AT_ONCE: Final = 500
 WAIT_S_MAX: Final = 60.0
+LOST_WAIT_S: Final = 0.5
 LATEST: Final = -1
 EARLIEST: Final = -2
 GREATEST_TIME: Final = -3
@@ -101,7 +105,8 @@ async def fetch(
     if request.replica_id >= 0 and session.services.replicated is not None:
         return await session.services.replicated.serve(request)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
+    began_s = loop.time()
+    deadline = began_s + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
     grown = asyncio.Event()
     watches: dict[Partition, Callable[[], None]] = {}
     try:
@@ -110,6 +115,8 @@ async def fetch(
             collected = _Collected(session, request, head.version >= IDS_SINCE)
             answer = await collected.collect()
             left_s = deadline - loop.time()
+            if collected.lost:
+                left_s = min(left_s, began_s + LOST_WAIT_S - loop.time())
             enough = collected.size >= request.bytes_min or collected.failed
             if enough or left_s <= 0 or session.closed:
                 session.services.traffic.fetched_bytes += collected.size
@@ -150,6 +157,9 @@ class _Collected:
         self._committed = request.isolation_level == READ_COMMITTED
         self.size = 0
         self.failed = False
+        """An error that the client can do something about is to be told."""
+        self.lost = False
+        """Something could not be read, and cannot be."""
         self.partitions: list[Partition] = []
         most = max(session.services.connections.turn_bytes, 1)
         self._left = min(request.bytes_max, self._services.config.fetch_bytes_max, most)
@@ -192,6 +202,11 @@ class _Collected:
             found.error_code = error.code
         except MagnetarError as error:
             found.error_code = fetch_error_code(error)
+            if isinstance(error, LOST):
+                self.lost = True
+                where = f"{topic.name}-{part.partition}"
+                self._services.unread.failed(where, f"offset {part.fetch_offset}", error)
+                return found
             log.info("fetch refused", topic=topic.name, partition=part.partition, error=str(error))
         self.failed = self.failed or found.error_code != ErrorCode.NONE
         return found
@@ -323,6 +338,9 @@ async def list_offsets(
                 listed.error_code = error.code
             except MagnetarError as error:
                 listed.error_code = error_code(error)
+                if isinstance(error, LOST):
+                    where, place = f"{topic.name}-{part.index}", f"time {part.timestamp_ms}"
+                    session.services.unread.failed(where, place, error)
     return answer
 
 

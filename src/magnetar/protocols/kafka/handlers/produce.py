@@ -23,6 +23,7 @@ from magnetar.protocols.kafka.handlers.record_times import check_times
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.unread import LOST, REMEDY
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import (
     BATCH_HEADER_BYTES,
@@ -247,12 +248,12 @@ async def _know(
         await partition.know_producers()
         if header.attributes & TRANSACTIONAL:
             await _allow(services, partition, name, header, place)
-    except MagnetarError as error:
-        if error_code(error) is not ErrorCode.CORRUPT_MESSAGE:
-            raise
+    except LOST as error:
         # Of what lies in the log. Said of a produce request it would be of the batch that came,
         # which some clients give up then.
-        why = f"the log's last entries cannot be read: {error}"
+        where = f"{place[0]}-{place[1]}"
+        services.unread.failed(where, "what is open of transactions", error)
+        why = f"what {where} has of producers cannot be read: {error}; {REMEDY}"
         raise _RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error
 
 

@@ -43,7 +43,9 @@ from magnetar.protocols.kafka.partitions.producer_states import (
     SequencesOfOne,
 )
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
+from magnetar.protocols.kafka.unread import LOST, UnreadPlaces
 from magnetar.topics.entry_format import EntryFormat, describe
+from magnetar.topics.feed import behind_lost
 from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import (
@@ -64,6 +66,9 @@ REFUSALS: Final = (PartitionError, MessageTooLargeError, ProtocolError)
 PLACES_KEPT: Final = 256
 """Offsets whose positions are remembered: each consumer asks next for what follows its last."""
 TOUCH_S: Final = 1.0
+UNREAD_MAX: Final = 1000
+"""So many entries of the log's end that cannot be read, each some questions to bookies, are enough:
+it is not looked further back."""
 
 
 class Produced(NamedTuple):
@@ -105,8 +110,15 @@ class _Appending(NamedTuple):
 class Partition:
     """See the module's text."""
 
-    def __init__(self, topic: Topic, entry_format: EntryFormat, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        entry_format: EntryFormat,
+        now_ms: Callable[[], int],
+        unread: UnreadPlaces,
+    ) -> None:
         self.topic = topic
+        self._unread = unread
         self._format = entry_format
         self._now_ms = now_ms
         self.log = topic.log
@@ -323,7 +335,10 @@ class Partition:
                 await self._idle.wait()
                 states = ProducerSequences()
                 for header in await self._last_headers():
-                    states.add(header, header.base_offset)
+                    if header is None:
+                        states.not_read()
+                    else:
+                        states.add(header, header.base_offset)
                 if not self._under_way:
                     self._states, self._known = states, True
 
@@ -340,33 +355,41 @@ class Partition:
             described_producer(number, sequences.get(number), transactions) for number in numbers
         ]
 
-    async def _last_headers(self) -> list[BatchHeader]:
-        """Of idempotent producers, in order, as far back as is looked: by steps from the end."""
-        positions, found, entries, size = self.positions, deque[BatchHeader](), 0, 0
-        last = positions.readable
+    async def _last_headers(self) -> list[BatchHeader | None]:
+        """Of idempotent producers, in order, as far back as is looked: by steps from the end. None
+        stands for what cannot be read any more, whatever it was."""
+        positions, found, entries, size = self.positions, deque[BatchHeader | None](), 0, 0
+        last, unread = positions.readable, 0
         while last >= positions.first and entries < ENTRIES_MAX and size < BYTES_MAX:
             first = entries_back(positions, last, STEP_ENTRIES)
             step = await self._entries(first, last)
-            headers = (read_batch_header(each.payload) for each in step if is_batch(each.payload))
-            found.extendleft(
-                header
-                for header in reversed(list(headers))
-                if header.producer_id >= 0 and not header.attributes & CONTROL
-            )
-            entries += len(step)
-            size += sum(len(each.data) for each in step)
+            found.extendleft(reversed(_producers_headers(step)))
+            entries += STEP_ENTRIES
+            size += sum(len(each.data) for each in step if each is not None)
+            unread += step.count(None)
             before = positions.previous_position(first)
-            if before >= last:
+            if before >= last or unread >= UNREAD_MAX:
                 break
             last = before
         return list(found)
 
-    async def _entries(self, first: Position, last: Position) -> list[Entry]:
-        """All in [first, last]."""
-        found: list[Entry] = []
+    async def _entries(self, first: Position, last: Position) -> list[Entry | None]:
+        """All in [first, last]; None: one that cannot be read, or all the rest of a ledger."""
+        found: list[Entry | None] = []
         at = first
         while at <= last:
-            step = await self._read(at, STEP_ENTRIES, BYTES_MAX // 4)
+            try:
+                step = await self._read(at, STEP_ENTRIES, BYTES_MAX // 4)
+            except LOST as error:
+                self._unread.failed(
+                    str(self.topic.name),
+                    f"entry {at}, one of the last, which say what idempotent producers have sent "
+                    "(they go on; a batch in it is stored again if it comes again)",
+                    error,
+                )
+                found.append(None)
+                at = behind_lost(self.positions, at, error)
+                continue
             step = [each for each in step if Position(each.ledger_id, each.entry_id) <= last]
             if not step:
                 break
@@ -448,6 +471,19 @@ def _answer_repeat(known: KnownBatch, told: Told) -> None:
         known.waiting.append(answer)
     else:
         answer(known.base_offset)
+
+
+def _producers_headers(entries: Sequence[Entry | None]) -> list[BatchHeader | None]:
+    """Of idempotent producers' batches among them, and of what could not be read None."""
+    found: list[BatchHeader | None] = []
+    for entry in entries:
+        if entry is None:
+            found.append(None)
+        elif is_batch(entry.payload):
+            header = read_batch_header(entry.payload)
+            if header.producer_id >= 0 and not header.attributes & CONTROL:
+                found.append(header)
+    return found
 
 
 def _no_part(header: BatchHeader) -> str:

@@ -8,6 +8,12 @@ behind it may be stored or not. The state is no record of its own: batches in th
 (docs/adr/0106-kafka-protocol-over-logs.md). Logs that hold batches against sequences themselves
 (``WritableLog.owns_sequences``) need none of this.
 
+What of the log's end cannot be read any more is passed over. Who has batches behind it goes on as
+if nothing were. Of anybody else it may have held the last ones (``SequencesOfOne.unsure``): their
+repeats are still told, and a batch that comes later in their sequences is taken, though it seems
+to leave out some, as one of a producer that is not known. So nothing is stored twice but what
+nobody can read.
+
 Pure.
 """
 
@@ -17,7 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.log.sequences import BATCHES_KEPT, find_repeated
+from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, find_repeated
 from magnetar.wire.kafka.batches import BatchHeader
 
 PRODUCERS_MAX: Final = 10_000
@@ -53,13 +59,14 @@ class KnownBatch:
 
 
 class SequencesOfOne:
-    """``time_ms``: of the last batch."""
+    """``time_ms``: of the last batch. ``unsure``: what could not be read may be later ones."""
 
-    __slots__ = ("batches", "epoch", "time_ms")
+    __slots__ = ("batches", "epoch", "time_ms", "unsure")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.time_ms = -1
+        self.unsure = False
         self.batches: deque[KnownBatch] = deque(maxlen=BATCHES_KEPT)
 
 
@@ -76,7 +83,9 @@ class ProducerSequences:
         """The batch that it repeats; None if it is new. Raises ``OutOfOrderSequenceError``,
         ``StaleProducerEpochError``."""
         state = self._producers.get(header.producer_id)
-        return None if state is None else find_repeated(header, state.epoch, state.batches)
+        if state is None or (state.unsure and _may_follow(header, state)):
+            return None
+        return find_repeated(header, state.epoch, state.batches)
 
     def add(self, header: BatchHeader, base_offset: int = -1) -> KnownBatch:
         """A batch that is new is appended, or was found in the log."""
@@ -91,10 +100,25 @@ class ProducerSequences:
         known = KnownBatch(header.base_sequence, header.last_sequence, base_offset, time_ms)
         state.batches.append(known)
         state.time_ms = header.max_timestamp_ms
+        state.unsure = False
         return known
+
+    def not_read(self) -> None:
+        """Behind what was added so far is something that cannot be read."""
+        for state in self._producers.values():
+            state.unsure = True
 
     def known(self) -> dict[int, SequencesOfOne]:
         return dict(self._producers)
 
     def forget(self) -> None:
         self._producers.clear()
+
+
+def _may_follow(header: BatchHeader, state: SequencesOfOne) -> bool:
+    """Whether it can come behind the last batch that is known, with others between them; of a later
+    epoch, too, whose first batches may be among those."""
+    if header.producer_epoch != state.epoch:
+        return header.producer_epoch > state.epoch
+    last = state.batches[-1].last_sequence
+    return 0 < (header.base_sequence - last) % SEQUENCES < SEQUENCES // 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,7 @@ from magnetar.model.errors import (
     LogClosedError,
     LogError,
     LogFencedError,
+    NoSpaceError,
     NotAllowedError,
     NotEnoughReplicasError,
     NotLeaderError,
@@ -387,6 +390,95 @@ def test_what_comes_behind_a_refused_append_is_not_appended_without_it() -> None
         fetched(3)
         await outcomes.wait(4)
         assert await read_all(source) == [b"a", b"b", b"c"]
+        await source.close()
+
+    setting.run(scenario)
+
+
+class FullOnce:
+    """A disk that is full at one write of a log, and has room again behind it. ``met``: that
+    write has begun, on the lane, and waits for ``goes_on``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self.met, self.goes_on = threading.Event(), threading.Event()
+        write = LocalLog.write
+
+        def full_once(source: LocalLog, *given: Any) -> None:
+            if not self.full:
+                write(source, *given)
+                return
+            self.full = False
+            self.met.set()
+            assert self.goes_on.wait(20)
+            raise OSError(errno.ENOSPC, "no space")
+
+        monkeypatch.setattr(LocalLog, "write", full_once)
+
+
+def test_what_waits_behind_a_full_disk_is_not_appended_without_what_it_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Room came between two groups: the later messages were stored, and then sent again."""
+    setting, disk = Setting(), FullOnce(monkeypatch)
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        outcomes = Outcomes()
+        disk.full = True
+        source.append([b"a"], outcomes.for_append("a"))
+        assert await asyncio.to_thread(disk.met.wait, 20)
+        source.append([b"b"], outcomes.for_append("b"))
+        source.append([b"c"], outcomes.for_append("c"), Content((1,), (1,), awaits_all=False))
+        disk.goes_on.set()
+        await outcomes.wait(3)
+        assert sorted(outcomes.order) == [("a", 0), ("b", 0), ("c", 0)]
+        assert [type(each) for each in outcomes.errors] == [NoSpaceError] * 3
+        assert await read_all(source) == []
+        source.append([b"a", b"b", b"c"], outcomes.for_append("again"))
+        await outcomes.wait(4)
+        assert await read_all(source) == [b"a", b"b", b"c"]
+        await source.close()
+
+    setting.run(scenario)
+
+
+def test_what_comes_before_a_full_disk_is_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal waits for those before it, which wait for a follower."""
+    setting, disk = Setting(), FullOnce(monkeypatch)
+
+    async def scenario() -> None:
+        store, host = setting.store(), setting.parts.host
+        assert host is not None
+        silent = Member(2, 5)
+        states = StateStore(Process(setting.world).metadata)
+        source = await store.open(NAME)
+        replica = host.replicas[partition_of(NAME)]
+
+        def change(state: PartitionState) -> PartitionState:
+            return replace(state, replicas=(host.me.broker, 2), min_isr=2, isr=(host.me, silent))
+
+        await replica.learnt(await states.change(*partition_of(NAME), change))
+        outcomes = Outcomes()
+        source.append([b"a"], outcomes.for_append("a"))
+        while replica.source.log_end == 0:  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.01)
+        disk.full = True
+        disk.goes_on.set()
+        source.append([b"b"], outcomes.for_append("b"))
+        await replica.settle()
+        assert disk.met.is_set()
+        assert outcomes.order == []
+        source.append([b"c"], outcomes.for_append("c"))
+        await replica.settle()
+        assert replica.source.log_end == 1
+        leader = replica.machine.leader
+        assert leader is not None
+        leader.fetched(FetchRequest(silent, leader.epoch, 1, leader.epoch), 0)
+        replica.advanced()
+        await outcomes.wait(3)
+        assert outcomes.order == [("a", 1), ("b", 0), ("c", 0)]
+        assert [type(each) for each in outcomes.errors] == [NoSpaceError] * 2
         await source.close()
 
     setting.run(scenario)
