@@ -107,7 +107,7 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     several, inner = _inner(hint)
     if about.positional:
         return click.Argument([each.name], nargs=-1 if several else 1, required=needed)
-    flag = inner is bool
+    flag = inner is bool and default is not True  # else it could not be said to be false
     return click.Option(
         [f"--{each.name.replace('_', '-')}", each.name],
         type=None if flag else _type(about, inner),

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from magnetar.model.errors import DataLossError, MagnetarError
 from magnetar.pipeline.losses import Loss
@@ -27,11 +28,19 @@ WAY_OUT = (
 )
 
 
-class LossReports:
-    """Takes every loss of a read. ``fatal``: the first one raises ``DataLossError``."""
+KEPT_MAX: Final = 1_000
+"""Losses of one reader that are told one by one; of those behind them their sum."""
 
-    def __init__(self, *, fatal: bool) -> None:
+
+class LossReports:
+    """Takes every loss of a read. ``fatal``: the first one raises ``DataLossError``. ``keeps``:
+    they are kept until they are ``taken``."""
+
+    def __init__(self, *, fatal: bool, keeps: bool = False) -> None:
         self._fatal = fatal
+        self._keeps = keeps
+        self._kept: list[Loss] = []
+        self._others: dict[str, Loss] = {}
         self.losses = 0
         self.entries = 0  # at least
         self.messages = 0  # of those that could be counted
@@ -42,12 +51,34 @@ class LossReports:
         self.losses += 1
         self.entries += loss.entries
         self.messages += loss.messages
+        if self._keeps:
+            self._keep(loss)
         where = f"at {loss.go_on}" if loss.go_on > START else "from the start"
         log.warning(
             "magnetar: %s; reading goes on %s (loss %d of this reader, %d entries and %d messages "
             "in all, as far as they could be counted)",
             loss, where, self.losses, self.entries, self.messages,
         )  # fmt: skip
+
+    def _keep(self, loss: Loss) -> None:
+        if self.losses <= KEPT_MAX:
+            self._kept.append(loss)
+            return
+        first = self._others.get(loss.topic, loss._replace(entries=0, messages=0))
+        self._others[loss.topic] = loss._replace(
+            what=f"as {KEPT_MAX} losses before it, and others up to: {loss.what}",
+            entries=first.entries + loss.entries,
+            messages=first.messages + loss.messages,
+            at=first.at,
+        )
+
+    def taken(self, *, last: bool = False) -> list[Loss]:
+        """What was kept since it was asked last. ``last``: nothing will be reported any more."""
+        found, self._kept = self._kept, []
+        if last:
+            found += self._others.values()
+            self._others = {}
+        return found
 
 
 def warn(text: str) -> None:

@@ -92,13 +92,14 @@ class GivenAnswer(NamedTuple):
 class Loss(NamedTuple):
     """Messages that cannot be read any more. ``entries`` is how many entries (messages or batches)
     at least, ``messages`` how many exactly; 0: not known. ``go_on``: the place to go on from
-    without them."""
+    without them. ``at``: where they begin; ``START``: not known, or at the log's own."""
 
     topic: str
     what: str
     entries: int
     go_on: Place
     messages: int = 0
+    at: Place = START
 
     def __str__(self) -> str:
         count = f" (at least {self.entries} entries)" if self.entries else ""
@@ -118,13 +119,13 @@ def loss_at(
             f"the topic was deleted and made anew{made}; what was not read before is gone, and "
             f"place {place} is of the former topic"
         )
-        return Loss(topic, what, 0, extent.kept_from)
+        return Loss(topic, what, 0, extent.kept_from, at=place)
     if place > extent.end:
         what = (
             f"place {place} is past the end {extent.end} of the log: it is of another cluster's "
             "topic, or of one that was deleted and made anew"
         )
-        return Loss(topic, what, 0, extent.kept_from)
+        return Loss(topic, what, 0, extent.kept_from, at=place)
     if place >= extent.kept_from or (created_ms == UNKNOWN_MS and _vague(place, extent.kept_from)):
         return None
     what = (
@@ -134,7 +135,7 @@ def loss_at(
     messages = max(0, extent.first_offset - offset) if offset != NO_OFFSETS else 0
     # Where ids are offsets nobody knows how many entries they were.
     entries = 1 if extent.by_offset else _entries_before(place, extent.kept_from)
-    return Loss(topic, what, entries, extent.kept_from, messages)
+    return Loss(topic, what, entries, extent.kept_from, messages, place)
 
 
 def _made_anew(place: Place, created_ms: int, extent: LogExtent) -> bool:
@@ -173,13 +174,14 @@ def gap_before(
     if missing <= 0:
         return None
     came = Place(ledger_id, entry_id, 0)
-    return Loss(topic, f"{missing} entries are missing before {came}", missing, came)
+    what = f"{missing} entries are missing before {came}"
+    return Loss(topic, what, missing, came, at=expected)
 
 
 def lost_entry(topic: str, place: Place, why: str, go_on: Place, messages: int = 0) -> Loss:
     """An entry of which no sound copy is left."""
     what = f"entry {place.ledger_id}:{place.entry_id} is lost: {why}"
-    return Loss(topic, what, 1, go_on, messages)
+    return Loss(topic, what, 1, go_on, messages, place)
 
 
 def range_of(

@@ -58,6 +58,9 @@ CORRUPT = "_corrupt_record"
 """The column with the bytes of a value that could not be read as columns, as Spark's own sources
 call it."""
 
+LOST = "_lost"
+"""The column of rows that tell of what was passed over (``columns/lost_rows.py``)."""
+
 Columns = Mapping[str, tuple[DataType, bool]]
 """Name -> type, and whether it may be null."""
 
@@ -153,14 +156,37 @@ def spark_schema(
     return StructType([StructField(n, known[n][0], nullable=known[n][1]) for n in names])
 
 
+def _lost_type() -> StructType:
+    numbers = ("ledger_id", "entry_id", "entries", "messages")
+    fields = [StructField(name, LongType()) for name in numbers]
+    return StructType([*fields, StructField("why", StringType())])
+
+
+def with_lost(schema: StructType) -> StructType:
+    """With rows that tell of losses: a column more, and all may be null."""
+    fields = [StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
+    return StructType([*fields, StructField(LOST, _lost_type())])
+
+
 def check_read_schema(
-    schema: StructType, naming: str = "magnetar", value: DataType | None = None
+    schema: StructType,
+    naming: str = "magnetar",
+    value: DataType | None = None,
+    *,
+    losses: bool = False,
 ) -> None:
     """Refuse a schema of the user's that is no choice of the columns there are. ``value``: its type
-    if it is not binary."""
+    if it is not binary. ``losses``: there are rows that tell of them."""
     known = dict(columns_of(naming))
     if value is not None:
         known["value"] = value, True
+    if losses:
+        known[LOST] = _lost_type(), True
+        if LOST not in schema.names or not all(field.nullable for field in schema.fields):
+            raise ConfigError(
+                f"schema: with includeLosses=true there are rows of losses, with the column {LOST} "
+                "and null in others: name that column, and let all be nullable"
+            )
     for field in schema.fields:
         if field.name not in known:
             raise ConfigError(

@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.log_watch import START_S
 from magnetar.pipeline.loss_reports import said_in_one_line
 from magnetar.pipeline.options.source_options import (
     ReadOptions,
@@ -45,7 +46,7 @@ from magnetar.pipeline.options.table_options import of_query, of_table
 from magnetar.pipeline.planning.planner import Planner
 from magnetar.pipeline.reading.batch_reader import BatchReader
 from magnetar.pipeline.reading.stream_reader import StreamReader
-from magnetar.pipeline.schema import CORRUPT, check_read_schema, spark_schema
+from magnetar.pipeline.schema import CORRUPT, check_read_schema, spark_schema, with_lost
 from magnetar.pipeline.topic_names import topic_of
 from magnetar.pipeline.typed.inference import VALUE, ReaderSchema, carried, infer, with_values
 from magnetar.pipeline.typed.options import BYTES
@@ -85,7 +86,7 @@ class MagnetarDataSource(DataSource):
             columns = spark_schema(options.columns, naming, headers=headers)
             chosen = options.columns is not None
             found = with_values(columns, inferred(options), options.values, chosen=chosen)
-            return of_table(found, self._raw)
+            return of_table(with_lost(found) if options.losses else found, self._raw)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with said_in_one_line():
@@ -109,7 +110,8 @@ class MagnetarDataSource(DataSource):
         reader = None
         if options.values.format != BYTES and {VALUE, CORRUPT} & set(schema.names):
             reader = carried(schema) or inferred(options)
-        check_read_schema(schema, options.column_names, None if reader is None else reader.type)
+        value = None if reader is None else reader.type
+        check_read_schema(schema, options.column_names, value, losses=options.losses)
         if reader is None:
             return None
         timeout_s = options.poll_timeout_ms / 1000
@@ -151,7 +153,7 @@ def inferred(options: ReadOptions) -> ReaderSchema | None:
     """With which schema the topics are read now; None: as bytes."""
     if options.values.format == BYTES:
         return None
-    planner = Planner(options)
+    planner = Planner(options, start_s=START_S)
     client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
     try:
         topics = dict.fromkeys(topic_of(name) for name in planner.partitions())

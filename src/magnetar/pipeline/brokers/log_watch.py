@@ -2,8 +2,8 @@
 
 A micro-batch asks every partition how far its log reaches; looking the owner up and connecting each
 time cost more than the answer. A connection that broke is replaced, and the question asked again,
-for ``patience_s``: a broker that restarts does not end a query. Not so for the very first answer of
-a query that begins: who gives a wrong address learns it at once.
+for ``patience_s``: a broker that restarts does not end a query. The very first answer is waited for
+``start_s`` at most, as the address may be wrong. That a question is asked again is said once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from magnetar.model.errors import BrokerError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.connection import worth_another_try
 from magnetar.pipeline.brokers.topic_reader import LogAnswer, TopicReader
+from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.places import NO_OFFSETS, Place
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 PAUSE_S, PAUSE_S_MAX = 0.1, 2.0
+START_S = 10.0
+"""A broker of its own kind has restarted by then."""
 
 Answer = TypeVar("Answer")
 
@@ -27,9 +30,10 @@ Answer = TypeVar("Answer")
 class LogWatch:
     """Asks brokers about logs."""
 
-    def __init__(self, client: BrokerClient, patience_s: float) -> None:
+    def __init__(self, client: BrokerClient, patience_s: float, start_s: float = 0.0) -> None:
         self._client = client
         self._patience_s = patience_s
+        self._start_s = min(start_s, patience_s)
         self._readers: dict[str, TopicReader] = {}
         self._known_good = False
 
@@ -79,15 +83,18 @@ class LogWatch:
         return answer
 
     def _persist(self, ask: Callable[[], Answer]) -> Answer:
-        deadline = time.monotonic() + self._patience_s
+        patience_s = self._patience_s if self._known_good else self._start_s
+        deadline = time.monotonic() + patience_s
         pause_s = PAUSE_S
         while True:
             try:
                 answer = ask()
             except BrokerError as error:
                 out_of_time = time.monotonic() + pause_s > deadline
-                if not self._known_good or out_of_time or not worth_another_try(error):
+                if out_of_time or not worth_another_try(error):
                     raise
+                if pause_s == PAUSE_S:
+                    warn(f"{error}; it is asked again, for {patience_s:g} s")
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
             else:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from magnetar.pipeline.columns.key_bytes import key_bytes
-from magnetar.pipeline.schema import CORRUPT, DECODED, arrow_schema
+from magnetar.pipeline.schema import CORRUPT, DECODED, LOST, arrow_schema
 from magnetar.pipeline.topic_names import partition_number, topic_of
 
 KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None}
@@ -37,7 +37,8 @@ class Presentation:
         self._schema = schema
         self._kafka = naming == "kafka"
         self._constants = constants_of(topic, naming) | {"timestampType": CREATE_TIME}
-        sources = [KAFKA_SOURCES.get(name, name) for name in schema.names if name != CORRUPT]
+        told = [name for name in schema.names if name not in (CORRUPT, LOST)]
+        sources = [KAFKA_SOURCES.get(name, name) for name in told]
         wanted = {name for name in sources if name is not None} | set(also)
         if self._kafka and "key" in wanted:
             wanted.add("key_is_base64")
@@ -64,5 +65,7 @@ class Presentation:
         source = KAFKA_SOURCES.get(field.name) or field.name
         if field.name == CORRUPT and CORRUPT not in batch.schema.names:
             return pa.nulls(count, field.type)  # values are bytes
+        if field.name == LOST:
+            return pa.nulls(count, field.type)  # it is a message (``lost_rows``)
         found = batch.column(source)
         return found if found.type == field.type else found.cast(field.type)

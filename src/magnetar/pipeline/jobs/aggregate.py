@@ -40,12 +40,14 @@ from magnetar.pipeline.jobs.copying import (
     check_checkpoint,
     checkpoint_option,
     follow_option,
+    passing,
     rate_option,
     read_batch,
     read_stream,
     write_stream,
 )
-from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
+from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,10 +74,11 @@ class AggregateOptions:
     checkpoint: str = checkpoint_option()
     rate: int = rate_option()
     follow: bool = follow_option()
+    fail_on_data_loss: bool = loss_option()
 
 
 @dataclass
-class AggregateReport(Report):
+class AggregateReport(LossyReport):
     """``without_time``: messages whose time is null, which are in no window. ``sample``: of a run
     that only tries, some results as they would be."""
 
@@ -86,6 +89,7 @@ class AggregateReport(Report):
 
     def lines(self) -> Iterator[str]:
         yield from self.sample
+        yield from self.loss_lines()
         yield f"{self.read:,} messages read, in {self.batches:,} micro-batches"
         if self.without_time:
             yield f"{self.without_time:,} of them have no time, and are in no window"
@@ -147,6 +151,7 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
     source = {"service.url": options.service_url, "topic": told.source["topic"]}
     if told.source.get("values", "schema") == "schema":
         source["valueFormat"] = "schema"
+    source |= passing(options.fail_on_data_loss)
     if context.dry_run:
         results = _results(told, read_batch(context, source))
         with context.watched("tasks that look at messages", 0):
@@ -167,11 +172,13 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
         follow=options.follow,
     )
     found = counted.observed
-    return AggregateReport(
+    report = AggregateReport(
         read=found.get(READ, 0),
         without_time=found.get(WITHOUT_TIME, 0),
         batches=counted.batches,
     )
+    report.take_losses(counted.lost)
+    return report
 
 
 def _results(told: Declared, messages: DataFrame) -> DataFrame:

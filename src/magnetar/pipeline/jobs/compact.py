@@ -24,11 +24,11 @@ from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
     Job,
     OptionKind,
-    Report,
     argument,
     option,
     service_url_option,
 )
+from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
 from magnetar.pipeline.topic_names import full_topic
 
 
@@ -43,22 +43,25 @@ class CompactOptions:
         default=60_000,
         kind=OptionKind.DURATION_MS,
     )
+    fail_on_data_loss: bool = loss_option()
     timeout: int = option(
         "How long a broker may take to answer.", default=60_000, kind=OptionKind.DURATION_MS
     )
 
 
 @dataclass
-class CompactReport(Report):
-    """A line for each partition."""
+class CompactReport(LossyReport):
+    """A line for each partition. A key whose last message was passed over has the one before it,
+    if there is one."""
 
     topics: list[TopicCompacted] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return not any(each.error for each in self.topics)
+        return super().ok and not any(each.error for each in self.topics)
 
     def lines(self) -> Iterator[str]:
+        yield from self.loss_lines()
         for each in self.topics:
             read = f"{each.entries_read:,} entries ({each.bytes_read:,} bytes)"
             if each.error:
@@ -89,7 +92,9 @@ def compact(options: CompactOptions, context: JobContext) -> CompactReport:
         report.topics.append(done)
         begun_s = time.monotonic()
         try:
-            TopicCompaction(options.service_url, timeout_s, name, options.hold, done).run(context)
+            passes = None if options.fail_on_data_loss else report.pass_over
+            told = options.service_url, timeout_s, name, options.hold, done, passes
+            TopicCompaction(*told).run(context)
         except MagnetarError as error:
             done.error = str(error)
         done.seconds = round(time.monotonic() - begun_s, 3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.log.seam import StoredAt
 from magnetar.model.errors import JobError
@@ -32,10 +32,18 @@ class PieceOf(Enum):
     TABLE = "table"
 
 
+class Asks(NamedTuple):
+    """How a broker is asked."""
+
+    service_url: str
+    timeout_s: float
+
+
 @dataclass(frozen=True)
 class CompactPiece:
     """Entries from ``first`` up to, not including, ``stop``, of a ledger with ``entries`` entries.
-    ``told``: its metadata; ``where``: the log's table. Picklable."""
+    ``told``: its metadata; ``where``: the log's table; ``asks``: of whom to ask where the ledger is
+    by now, for who passes over entries that are lost; None: they end the job. Picklable."""
 
     number: int
     topic: str
@@ -48,6 +56,7 @@ class CompactPiece:
     told: bytes
     bookies: Mapping[str, tuple[str, int]]
     where: str
+    asks: Asks | None = None
 
 
 @dataclass
@@ -121,7 +130,11 @@ def _after(base: Position, ledger: LedgerFacts) -> LedgerPart | None:
 
 
 def pieces_of(
-    topic: str, parts: Sequence[LedgerPart], answer: LogAnswer, cores: int
+    topic: str,
+    parts: Sequence[LedgerPart],
+    answer: LogAnswer,
+    cores: int,
+    asks: Asks | None = None,
 ) -> list[CompactPiece]:
     """``answer`` tells where ``parts`` lie. Raises ``JobError`` where it does not."""
     total = sum(part.bytes_to_read for part in parts)
@@ -149,6 +162,7 @@ def pieces_of(
                     told,
                     answer.bookies,
                     answer.table,
+                    asks,
                 )
             )
     return found

@@ -5,7 +5,8 @@ Which messages stay ``log.survivors`` says, and what is written of an entry ``lo
 same that a broker's own compaction uses, so that both leave the same. A task works on one piece
 (``compact_planning``); what it knows of the others comes by Spark's shuffle:
 
-1. ``notes``: of each key of the piece the last place, tombstones included; chunks; sealed entries.
+1. ``notes``: of each key of the piece the last place, tombstones included; chunks; sealed entries;
+   and entries that are lost, if they are passed over.
 2. Between the passes, on Spark: of each key the last place of all pieces, without tombstones.
 3. ``survivors``: of the piece's places that are left, the entries as they are to be stored.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,11 +32,14 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import JobError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.model.keyed import KeyedEntry
+from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.jobs.compact_planning import CompactPiece, PieceOf
+from magnetar.pipeline.reading.passing_ledgers import LostEntries, PassingLedger, ReadEntries
 from magnetar.pipeline.worker_process import PROCESS
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.compacting import keyed_entry, without_others
 from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
 ENTRY_BYTES_MAX: Final = 64 << 20
 READ_ENTRIES, READ_BYTES = 10_000, 4 << 20
@@ -43,7 +48,7 @@ BATCH_BYTES: Final = 1 << 20
 WHOLE: Final = -2
 """In the place of an index: the entry stays as it is."""
 
-KEY, PART, SEALED = 0, 1, 2
+KEY, PART, SEALED, LOST = 0, 1, 2, 3
 NOTES_SCHEMA: Final = (
     "kind int, key binary, ledger_id bigint, entry_id bigint, batch_index int, gone boolean, "
     "uuid string, last boolean, piece int"
@@ -81,7 +86,8 @@ def notes(pieces: Sequence[CompactPiece], batches: Iterator[pa.RecordBatch]) -> 
 
 def _noted(piece: CompactPiece) -> pa.RecordBatch:
     found = PieceNotes()
-    with entries_of(piece) as entries:
+    lost: list[LostEntries] = []
+    with entries_of(piece, lost) as entries:
         for entry in entries:
             found.note(place_of(entry), keyed(piece.topic, entry))
     rows: list[tuple[Any, ...]] = [
@@ -95,6 +101,11 @@ def _noted(piece: CompactPiece) -> pa.RecordBatch:
     rows += [
         (SEALED, None, *place, WHOLE, False, None, False, piece.number) for place in found.sealed
     ]
+    rows += [
+        (LOST, None, one.ledger_id, one.first, one.last - one.first + 1, False, one.why, False,
+         piece.number)
+        for one in lost
+    ]  # fmt: skip
     columns = zip(*rows, strict=True) if rows else [[]] * len(_NOTES)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _NOTES.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_NOTES)
@@ -128,7 +139,8 @@ def _by_piece(
 def _surviving(
     piece: CompactPiece, chosen: dict[Position, list[int]]
 ) -> Iterator[tuple[int, int, bytes]]:
-    with entries_of(piece) as entries:
+    lost: list[LostEntries] = []
+    with entries_of(piece, lost) as entries:
         for entry in entries:
             indexes = chosen.get(place_of(entry))
             if indexes is None:
@@ -139,6 +151,12 @@ def _surviving(
             kept = None if indexes[0] == WHOLE else whole_or_some(sorted(indexes), size)
             left = survivor(entry, payload, kept, size, without_others)
             yield *left.position, prefix_of(left.position, left.kept) + left.payload
+    for one in lost:
+        if any((one.ledger_id, one.first) <= at <= (one.ledger_id, one.last) for at in chosen):
+            raise JobError(
+                f"{piece.topic}: entry {one.ledger_id}:{one.first} could be read a moment ago, and "
+                f"is lost now ({one.why}); nothing is changed: run the job again"
+            )
 
 
 def _batches(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -181,28 +199,62 @@ def keyed(topic: str, entry: Entry) -> KeyedEntry:
 
 
 @contextmanager
-def entries_of(piece: CompactPiece) -> Iterator[Iterator[Entry]]:
-    """The piece's entries as the log has them, behind their headers; all of them."""
+def entries_of(piece: CompactPiece, lost: list[LostEntries]) -> Iterator[Iterator[Entry]]:
+    """The piece's entries as the log has them, behind their headers; all of them, but for those
+    that are passed over, which are ``lost`` then."""
     if piece.of is PieceOf.TABLE:
-        yield _checked(piece, _of_table(piece))
+        yield _checked(piece, _of_table(piece), lost)
         return
     with ToldLedgers(piece.bookies, frame_bytes_max=ENTRY_BYTES_MAX) as ledgers:
-        stored = ledgers.entries(piece.ledger_id, piece.told, piece.first, piece.stop)
-        yield _checked(piece, stored)
+        yield _checked(piece, _of_bookies(piece, ledgers, lost), lost)
 
 
-def _checked(piece: CompactPiece, stored: Iterator[Entry]) -> Iterator[Entry]:
+def _of_bookies(
+    piece: CompactPiece, ledgers: ToldLedgers, lost: list[LostEntries]
+) -> Iterator[Entry]:
+    if piece.asks is None:
+        return ledgers.entries(piece.ledger_id, piece.told, piece.first, piece.stop)
+
+    def read(told: bytes) -> ReadEntries:
+        return lambda first, stop: ledgers.entries(piece.ledger_id, told, first, stop)
+
+    again = partial(_told_again, piece)
+    passing = PassingLedger(piece.ledger_id, read(piece.told), lambda: read(again()), lost)
+    return passing.entries(piece.first, piece.stop)
+
+
+def _told_again(piece: CompactPiece) -> bytes:
+    """The metadata of the piece's ledger, as it is by now. Raises ``JobError``, ``BrokerError``."""
+    assert piece.asks is not None
+    question = LogQuestion(stored_ledgers=[piece.ledger_id])
+    question.compaction.holder = ""  # so that it tells of the compacted ledger, too
+    with closing(BrokerClient(*piece.asks)) as client, client.open(piece.topic) as reader:
+        told = reader.ask(question).stored_ledgers
+    if piece.ledger_id not in told:
+        raise JobError(
+            f"{piece.topic}: ledger {piece.ledger_id} was deleted while it was read; nothing is "
+            "changed"
+        )
+    return told[piece.ledger_id]
+
+
+def _checked(
+    piece: CompactPiece, stored: Iterator[Entry], lost: Sequence[LostEntries]
+) -> Iterator[Entry]:
+    def passed(first: int, stop: int) -> bool:
+        return any(one.first <= first and stop <= one.last + 1 for one in lost)
+
     expected = piece.first
     for each in stored:
-        if each.entry_id != expected:
+        if each.entry_id != expected and not passed(expected, each.entry_id):
             break
-        expected += 1
+        expected = each.entry_id + 1
         if piece.of is PieceOf.COMPACTED:
             yield original(each)
         else:
             behind_header([each])
             yield each
-    if expected != piece.stop:
+    if expected != piece.stop and not passed(expected, piece.stop):
         raise JobError(
             f"{piece.topic}: entry {expected} of ledger {piece.ledger_id} could not be read; "
             "nothing is changed"

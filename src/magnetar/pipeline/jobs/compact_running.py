@@ -27,6 +27,7 @@ from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.jobs.compact_planning import (
+    Asks,
     CompactPiece,
     PieceOf,
     TopicCompacted,
@@ -38,6 +39,7 @@ from magnetar.pipeline.jobs.compact_planning import (
 from magnetar.pipeline.jobs.compact_reading import (
     CHOSEN_SCHEMA,
     KEY,
+    LOST,
     NOTES_SCHEMA,
     PART,
     SEALED,
@@ -48,6 +50,7 @@ from magnetar.pipeline.jobs.compact_reading import (
 )
 from magnetar.pipeline.jobs.compact_writing import WRITTEN_SCHEMA, WriteTask, write
 from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.passing_over import PassedOver
 from magnetar.pipeline.planning.pins import hold, new_holder
 from magnetar.wire.pulsar.pulsar_pb2 import CompactedLedger, LogCompaction, LogQuestion
 
@@ -109,8 +112,16 @@ class TopicCompaction:
     """Of one partition. ``done`` is filled as it goes."""
 
     def __init__(
-        self, service_url: str, timeout_s: float, topic: str, hold_ms: int, done: TopicCompacted
+        self,
+        service_url: str,
+        timeout_s: float,
+        topic: str,
+        hold_ms: int,
+        done: TopicCompacted,
+        passes: Callable[[PassedOver], None] | None = None,
     ) -> None:
+        """``passes``: hears of entries that are lost and passed over; None: they end it."""
+        self._passes = passes
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._topic = topic
@@ -163,7 +174,8 @@ class TopicCompaction:
             stored |= told.stored_ledgers
             bookies = told.bookies
         where = answer._replace(stored_ledgers=stored, bookies=bookies)
-        pieces = pieces_of(self._topic, parts, where, context.parallelism)
+        asks = None if self._passes is None else Asks(self._service_url, self._timeout_s)
+        pieces = pieces_of(self._topic, parts, where, context.parallelism, asks)
         done.pieces = len(pieces)
         return pieces
 
@@ -198,6 +210,7 @@ class TopicCompaction:
         left = keys.where(~functions.col("gone"))
         with context.collecting(f"{self._topic}: keys", pieces):
             parts = noted.where(functions.col("kind") == PART).collect()
+            self._tell_lost(noted)
             ends = [] if not parts else left.where(functions.col("uuid").isNotNull()).collect()
         whole = noted.where(functions.col("kind") == SEALED).select(*_CHOSEN)
         found = left.where(functions.col("uuid").isNull()).select(*_CHOSEN).unionByName(whole)
@@ -205,6 +218,15 @@ class TopicCompaction:
         if chunks:
             found = found.unionByName(context.spark.createDataFrame(chunks, CHOSEN_SCHEMA))
         return found.repartition(pieces, "piece").sortWithinPartitions("piece")
+
+    def _tell_lost(self, noted: DataFrame) -> None:
+        """Entries that the first pass has passed over."""
+        if self._passes is None:
+            return
+        for row in noted.where(functions.col("kind") == LOST).collect():
+            first, count = row["entry_id"], row["batch_index"]
+            place = row["ledger_id"], first, first + count - 1
+            self._passes(PassedOver(self._topic, *place, count, 0, row["uuid"]))
 
     def _written(
         self,

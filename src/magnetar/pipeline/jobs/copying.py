@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.model.errors import ConfigError, JobError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import option
+from magnetar.pipeline.jobs.passing_over import LossyReport, of_row
 from magnetar.pipeline.jobs.spark_words import is_sparks, reason
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 SOURCE: Final = "magnetar"
+LOST: Final = "_lost"
+"""The source's column (``pipeline.schema``), and the observation of it."""
 READ: Final = "read"
 """The observation that counts what a stream has read."""
 KEPT_TOGETHER: Final = {"maxPartitionBytes": "1g"}
@@ -55,25 +58,45 @@ def check_checkpoint(path: str) -> None:
         )
 
 
+def passing(fail_on_data_loss: bool) -> dict[str, str]:
+    """The source's options for that: losses end the read, or are rows (``without_losses``)."""
+    return {} if fail_on_data_loss else {"failOnDataLoss": "false", "includeLosses": "true"}
+
+
 def read_stream(context: JobContext, options: Mapping[str, str], rate: int) -> DataFrame:
-    """Of topics, from their start on."""
+    """Of topics, from their start on. With ``passing`` losses are observed and left out."""
     reader = context.spark.readStream.format(SOURCE).options(**KEPT_TOGETHER, **options)
     if rate:
         reader = reader.option("maxOffsetsPerTrigger", str(rate))
-    return reader.load()
+    return _without_losses(reader.load())
 
 
 def read_batch(context: JobContext, options: Mapping[str, str]) -> DataFrame:
-    """The same, as far as the topics reach now."""
-    return context.spark.read.format(SOURCE).options(**options).load()
+    """The same, as far as the topics reach now; what a run finds lost that only tries is not
+    told."""
+    return _without_losses(context.spark.read.format(SOURCE).options(**options).load())
+
+
+def _without_losses(frame: DataFrame) -> DataFrame:
+    """Rows of losses are handed to the job's report, and are no messages."""
+    from pyspark.sql import functions as f
+
+    if LOST not in frame.columns:
+        return frame
+    if frame.isStreaming:
+        told = f.when(f.col(LOST).isNotNull(), f.struct("topic", f"{LOST}.*"))
+        frame = frame.observe(LOST, f.collect_list(told).alias(LOST))
+    return frame.where(f.col(LOST).isNull()).drop(LOST)
 
 
 class Streamed:
-    """Counts of a stream that has ended. ``observed``: sums by name of its observations."""
+    """Counts of a stream that has ended. ``observed``: sums by name of its observations; ``lost``:
+    has what was passed over."""
 
     def __init__(self) -> None:
         self.batches = 0
         self.observed: dict[str, int] = {}
+        self.lost = LossyReport()
         self._seen = -1
 
     def add(self, progress: Any) -> None:
@@ -83,7 +106,11 @@ class Streamed:
             return
         self._seen = progress.batchId
         self.batches += bool(progress.numInputRows)
-        for row in progress.observedMetrics.values():
+        for about, row in progress.observedMetrics.items():
+            if about == LOST:
+                for each in row[LOST]:
+                    self.lost.pass_over(of_row(each.asDict()))
+                continue
             for name, value in row.asDict().items():
                 self.observed[name] = self.observed.get(name, 0) + int(value or 0)
 

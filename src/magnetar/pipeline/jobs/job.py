@@ -83,8 +83,9 @@ def option(
     choices: tuple[str, ...] = (),
     environment: str | None = None,
 ) -> Any:
-    """A field that is an option on the command line. Types: str, int, float, bool (a flag), each
-    perhaps None, and tuple[str, ...] (repeatable)."""
+    """A field that is an option on the command line. Types: str, int, float, bool (a flag; one
+    that is true by default takes true or false), each perhaps None, and tuple[str, ...]
+    (repeatable)."""
     about = {ABOUT: About(text, False, kind, choices, environment)}
     if default is NEEDED:
         return field(metadata=about)

@@ -19,12 +19,14 @@ from magnetar.pipeline.jobs.copying import (
     check_checkpoint,
     checkpoint_option,
     follow_option,
+    passing,
     rate_option,
     read_batch,
     read_stream,
     write_stream,
 )
-from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
+from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
 from magnetar.pipeline.options.selection import parse_selection
 from magnetar.pipeline.topic_names import PARTITION_END
 
@@ -53,10 +55,11 @@ class MirrorOptions:
     checkpoint: str = checkpoint_option()
     rate: int = rate_option()
     follow: bool = follow_option()
+    fail_on_data_loss: bool = loss_option()
 
 
 @dataclass
-class MirrorReport(Report):
+class MirrorReport(LossyReport):
     """``by_topic``: of a run that only tries, how many messages would go to which topic."""
 
     copied: int = 0
@@ -66,6 +69,7 @@ class MirrorReport(Report):
     def lines(self) -> Iterator[str]:
         for topic, count in sorted(self.by_topic.items()):
             yield f"{count:,} to {topic}"
+        yield from self.loss_lines()
         yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
 
 
@@ -81,6 +85,7 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
         else {"subscribePattern": options.pattern}
     )
     source = {"service.url": options.service_url, "columns": COLUMNS, **selection}
+    source |= passing(options.fail_on_data_loss)
     if context.dry_run:
         copies = _copies(options, read_batch(context, source))
         with context.watched("tasks that count messages", 0):
@@ -98,7 +103,9 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
         rate=options.rate,
         follow=options.follow,
     )
-    return MirrorReport(copied=counted.observed.get(READ, 0), batches=counted.batches)
+    report = MirrorReport(copied=counted.observed.get(READ, 0), batches=counted.batches)
+    report.take_losses(counted.lost)
+    return report
 
 
 def _is_same(options: MirrorOptions) -> bool:

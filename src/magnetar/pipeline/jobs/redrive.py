@@ -21,12 +21,14 @@ from magnetar.pipeline.jobs.copying import (
     check_checkpoint,
     checkpoint_option,
     follow_option,
+    passing,
     rate_option,
     read_batch,
     read_stream,
     write_stream,
 )
-from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
+from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
+from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
 from magnetar.pipeline.topic_names import PARTITION_END
 
 if TYPE_CHECKING:
@@ -68,10 +70,11 @@ class RedriveOptions:
     )
     rate: int = rate_option()
     follow: bool = follow_option()
+    fail_on_data_loss: bool = loss_option()
 
 
 @dataclass
-class RedriveReport(Report):
+class RedriveReport(LossyReport):
     """``without_origin``: chosen, but nothing says where they came from; they stay where they are.
     ``by_topic``: of a run that only tries, how many would go where."""
 
@@ -84,11 +87,12 @@ class RedriveReport(Report):
 
     @property
     def ok(self) -> bool:
-        return self.without_origin == 0
+        return self.without_origin == 0 and super().ok
 
     def lines(self) -> Iterator[str]:
         for topic, count in sorted(self.by_topic.items()):
             yield f"{count:,} to {topic}"
+        yield from self.loss_lines()
         yield (
             f"{self.read:,} dead letters read, {self.redriven:,} redriven, {self.passed_over:,} "
             "passed over"
@@ -108,7 +112,7 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
         "service.url": options.service_url,
         "topics": ",".join(options.topics),
         "columns": COLUMNS,
-    }
+    } | passing(options.fail_on_data_loss)
     if context.dry_run:
         return _tried(options, context, source)
     check_checkpoint(options.checkpoint)
@@ -129,10 +133,12 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
         follow=options.follow,
     )
     found = counted.observed
-    return _report(
+    report = _report(
         found.get(READ, 0), found.get("redriven", 0), found.get("without_origin", 0),
         batches=counted.batches,
     )  # fmt: skip
+    report.take_losses(counted.lost)
+    return report
 
 
 def _report(read: int, redriven: int, without_origin: int, batches: int = 0) -> RedriveReport:

@@ -18,11 +18,11 @@ from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
     Job,
     OptionKind,
-    Report,
     argument,
     option,
     service_url_option,
 )
+from magnetar.pipeline.jobs.passing_over import LossyReport, PassedOver, loss_option
 
 if TYPE_CHECKING:
     from magnetar.pipeline.tables.ledger_writing import LedgerTask
@@ -99,14 +99,16 @@ class TableOptions:
         "Ledgers are written by tasks on Spark, not in this process.", default=False
     )
     status: bool = option("Only say what is in the tables and what is not yet.", default=False)
+    fail_on_data_loss: bool = loss_option()
     timeout: int = option(
         "How long a broker may take to answer.", default=60_000, kind=OptionKind.DURATION_MS
     )
 
 
 @dataclass
-class TableReport(Report):
-    """A line for each topic, and what upkeep did to its table."""
+class TableReport(LossyReport):
+    """A line for each topic, and what upkeep did to its table. Entries that were passed over are in
+    no table; its side table says so, too."""
 
     topics: list[TopicTaken] = field(default_factory=list)
     upkeep: dict[str, TableUpkeep] = field(default_factory=dict)
@@ -114,9 +116,10 @@ class TableReport(Report):
 
     @property
     def ok(self) -> bool:
-        return not any(each.errors for each in self.topics)
+        return super().ok and not any(each.errors for each in self.topics)
 
     def lines(self) -> Iterator[str]:
+        yield from self.loss_lines()
         for each in self.topics:
             yield (
                 f"{each.topic} -> {each.table}: {each.ledgers:,} ledgers taken "
@@ -189,6 +192,7 @@ def table(options: TableOptions, context: JobContext) -> TableReport:
             context.progress(number, len(tasks), "ledgers of a round")
         return written
 
+    report = TableReport()
     taking = Taking(
         TakingOptions(
             options.service_url,
@@ -198,13 +202,24 @@ def table(options: TableOptions, context: JobContext) -> TableReport:
             options.keep_ledgers,
             options.keep_ledger_bytes,
             options.timeout / 1000,
+            not options.fail_on_data_loss,
         ),
         on_spark if options.spark else here,
+        lambda partition, ledger: _pass_over(report, partition, ledger),
     )
-    report = TableReport()
     with closing(taking):
         _rounds(options, context, taking, report)
     return report
+
+
+def _pass_over(report: TableReport, partition: str, ledger: WrittenLedger) -> None:
+    """``lost_messages`` of a ledger are told with the first of its losses."""
+    messages = ledger.lost_messages
+    for each in ledger.lost:
+        count = each.last - each.first + 1
+        place = each.ledger_id, each.first, each.last
+        report.pass_over(PassedOver(partition, *place, count, messages, each.why))
+        messages = 0
 
 
 def _rounds(
@@ -227,13 +242,18 @@ def _rounds(
         time.sleep(options.pause / 1000)
 
 
+_SUMS: Final = (
+    "ledgers", "stored_bytes", "file_bytes", "rows", "unfit", "lost_entries", "lost_messages",
+)  # fmt: skip
+
+
 def _merge(report: TableReport, now: list[TopicTaken]) -> None:
     """What was done counts from the begin; how things are, of now."""
     before = {each.topic: each for each in report.topics}
     for each in now:
         former = before.get(each.topic)
         if former is not None:
-            for name in ("ledgers", "stored_bytes", "file_bytes", "rows", "unfit"):
+            for name in _SUMS:
                 setattr(each, name, getattr(each, name) + getattr(former, name))
     report.topics = now
 

@@ -45,7 +45,8 @@ READ_OPTIONS = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", *BATCH_OPTIONS, *TRIGGER_OPTIONS,
     "minPartitions", "columns", "filter", "columnNames", "includeHeaders", "pollTimeoutMs",
-    "failOnDataLoss", "readMode", "maxPartitionBytes", "pinTimeoutMs", *VALUE_READ_OPTIONS,
+    "failOnDataLoss", "includeLosses", "readMode", "maxPartitionBytes", "pinTimeoutMs",
+    *VALUE_READ_OPTIONS,
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
@@ -82,6 +83,8 @@ class ReadOptions:
     headers: bool
     poll_timeout_ms: int
     fail_on_data_loss: bool
+    losses: bool
+    """What is passed over is told by rows (``columns/lost_rows.py``)."""
     read_mode: str
     split_bytes: int | None
     future_start_allowed: bool
@@ -122,6 +125,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         headers=options.flag("includeHeaders", False),
         poll_timeout_ms=options.number("pollTimeoutMs", 60_000) or 0,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
+        losses=_losses(options),
         read_mode=options.choice("readMode", ("auto", "storage", "broker")),
         split_bytes=options.size("maxPartitionBytes"),
         future_start_allowed=options.choice(
@@ -140,6 +144,16 @@ def _values(options: OptionValues) -> ValueOptions:
     if CORRUPT in (options.text("columns") or "") and not found.permissive:
         raise ConfigError(f"option 'columns': {CORRUPT} is a column with mode=PERMISSIVE only")
     return found
+
+
+def _losses(options: OptionValues) -> bool:
+    wanted = options.flag("includeLosses", False)
+    if wanted and options.flag("failOnDataLoss", True):
+        raise ConfigError(
+            "option 'includeLosses' gives a row for each loss that is passed over, and none is: "
+            "the first one ends the query. Give failOnDataLoss=false with it"
+        )
+    return wanted
 
 
 def _pin_ms(options: OptionValues) -> int:

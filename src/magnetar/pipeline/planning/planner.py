@@ -20,7 +20,7 @@ from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.loss_reports import LossReports, warn
-from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent
+from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent, Loss
 from magnetar.pipeline.options.bounds import EARLIEST, LATEST, AtOffset, AtTime, Bound, Spot
 from magnetar.pipeline.options.source_options import ReadOptions, TriggerLimits
 from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Place, Point
@@ -57,18 +57,28 @@ class Planner:
         options: ReadOptions,
         client: BrokerClient | None = None,
         clock_ms: Callable[[], int] = _now_ms,
+        start_s: float = 0.0,
     ) -> None:
+        """``start_s``: so long the first answer is waited for."""
         self._options = options
         client = client or BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
-        self._logs = LogWatch(client, options.poll_timeout_ms / 1000)
+        self._logs = LogWatch(client, options.poll_timeout_ms / 1000, start_s)
         self._counting = Counting(client)
         self._clock_ms = clock_ms
-        self._reports = LossReports(fatal=options.fail_on_data_loss)
+        self._reports = LossReports(fatal=options.fail_on_data_loss, keeps=True)
         self._absent: set[str] = set()
         self.holder = new_holder()
         self._pinned: set[str] = set()
         self._unheld: set[str] = set()
         self._warned = False
+
+    def be_patient(self) -> None:
+        """The first answer is waited for as long as all others."""
+        self._logs.be_patient()
+
+    def losses(self) -> list[Loss]:
+        """What was lost since this was asked last."""
+        return self._reports.taken(last=True)
 
     # -- which partitions ---------------------------------------------------------------------
 

@@ -83,6 +83,23 @@ def lost_after(offset: Offset, losses: Sequence[Loss]) -> dict[str, int]:
     return lost
 
 
+def lost_between(first: Offset, last: Offset) -> list[Loss]:
+    """What was gone before the micro-batch from ``first`` to ``last`` was planned, out of what both
+    have lost in all: the same however often it is asked."""
+    before = {} if first.initial else first.lost
+    found = []
+    for name in sorted(last.lost):
+        count = last.lost[name] - before.get(name, 0)
+        if count > 0:
+            what = (
+                f"{count} messages, or entries where messages could not be counted, were gone "
+                "before they were read"
+            )
+            place = first.points[name].place if name in first.points else START
+            found.append(Loss(name, what, 0, START, count, place))
+    return found
+
+
 def backlogs(starts: Mapping[str, Point], ends: Mapping[str, Point]) -> dict[str, int] | None:
     """How many messages lie between the two in each partition; None if a broker does not number
     them."""

@@ -6,6 +6,7 @@ Planned ranges become splits, splits become Spark's partitions, and a task reads
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -13,10 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.brokers.log_watch import START_S
 from magnetar.pipeline.columns.conditions import may_hold
+from magnetar.pipeline.columns.lost_rows import lost_rows, with_losses
 from magnetar.pipeline.columns.presentation import Presentation, constants_of
 from magnetar.pipeline.loss_reports import LossReports, said_in_one_line, warn
-from magnetar.pipeline.losses import UNKNOWN_MS
+from magnetar.pipeline.losses import UNKNOWN_MS, Loss
 from magnetar.pipeline.options.source_options import ReadOptions, ignored_in_batch
 from magnetar.pipeline.places import Offset, Point
 from magnetar.pipeline.planning.even_splits import EvenSplits
@@ -44,10 +47,14 @@ if TYPE_CHECKING:
 class SplitPartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, splits: Sequence[Split], pins: Pins | None = None) -> None:
+    def __init__(
+        self, splits: Sequence[Split], pins: Pins | None = None, losses: Sequence[Loss] = ()
+    ) -> None:
+        """``losses``: found by who planned, to be told by rows."""
         super().__init__(splits)
         self.splits = splits
         self.pins = pins
+        self.losses = losses
 
 
 def ranges_of(starts: Mapping[str, Point], end: Offset) -> list[PlannedRange]:
@@ -84,6 +91,10 @@ class RangeReader:
             tasks += [SplitPartition([split], renewed) for split in splits]
         return tasks
 
+    def _told(self, losses: Sequence[Loss]) -> list[SplitPartition]:
+        """The task that tells of them, if rows are to."""
+        return [SplitPartition([], losses=losses)] if losses and self._options.losses else []
+
     def _narrowed(self, planner: Planner, part: PlannedRange) -> Sequence[PlannedRange]:
         """What of a range may hold rows for which the option ``filter`` is true."""
         conditions = self._options.conditions
@@ -113,18 +124,26 @@ class RangeReader:
             client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
             rows = (batch for split in partition.splits for batch in self._rows(split, client))
             yield from RENEWAL.renewing(client, partition.pins, rows)
+            for loss in partition.losses:
+                yield self._lost_rows(loss.topic, [loss])
+
+    def _lost_rows(self, topic: str, losses: Sequence[Loss]) -> pa.RecordBatch:
+        return lost_rows(self._schema, self._options.column_names, topic, losses)
 
     def _rows(self, split: Split, client: Readers) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as Spark was promised them."""
         options = self._options
-        reports = LossReports(fatal=options.fail_on_data_loss)
+        reports = LossReports(fatal=options.fail_on_data_loss, keeps=options.losses)
         also = NEEDED if self._typed is not None else ()
         form = Presentation(self._schema, options.column_names, split.part.topic, also)
         batches = read_split(split, ReadTask(options, form.decoded, reports, client))
         if self._typed is not None:
             values = self._typed.values(split.part.topic, split.part.created_ms)
             batches = values.decode(batches)
-        return form.present(batches)
+        rows = form.present(batches)
+        if not options.losses:
+            return rows
+        return with_losses(rows, reports, partial(self._lost_rows, split.part.topic))
 
 
 class BatchReader(RangeReader, DataSourceReader):
@@ -133,14 +152,15 @@ class BatchReader(RangeReader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         for name in ignored_in_batch(self._options):
             warn(f"option {name!r} is for streams; a batch reads all that it is asked for")
-        planner = Planner(self._options)
+        planner = Planner(self._options, start_s=START_S)
         try:
             with said_in_one_line():
                 extents = planner.extents()
                 starts = planner.starts(extents)
                 ends = planner.ends(extents, starts)
                 parts = ranges_of(starts, Offset(ends, created_of(extents)))
-                return self._tasks(planner, parts, planner.pin(parts))
+                tasks = self._tasks(planner, parts, planner.pin(parts))
+                return [*tasks, *self._told(planner.losses())]
         finally:
             planner.close()
 

@@ -31,7 +31,7 @@ from magnetar.pipeline.options.source_options import ReadOptions
 from magnetar.pipeline.places import Offset, from_offset, to_offset
 from magnetar.pipeline.planning.micro_batches import MicroBatches
 from magnetar.pipeline.planning.planner import Planner
-from magnetar.pipeline.planning.plans import created_of
+from magnetar.pipeline.planning.plans import created_of, lost_after, lost_between
 from magnetar.pipeline.planning.splits import PlannedRange, whole
 from magnetar.pipeline.planning.storage_planning import BookieReach
 from magnetar.pipeline.reading.batch_reader import RangeReader, SplitPartition, ranges_of
@@ -62,11 +62,15 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         if self._initial is None:
+            # Nobody stands by when a stream is started again: that the broker is away for a moment
+            # is no reason to end, now as later.
+            self._planner.be_patient()
             with said_in_one_line():
                 self._planner.check_start()
                 extents = self._planner.extents()
                 starts = self._planner.starts(extents)
-            self._initial = to_offset(Offset(starts, created_of(extents), initial=True))
+            lost = lost_after(Offset({}), self._planner.losses())
+            self._initial = to_offset(Offset(starts, created_of(extents), lost, initial=True))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -98,15 +102,16 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = from_offset(start), from_offset(end)
+        told = self._told(lost_between(first, last))
         if first.initial:
-            return []
+            return told
         with said_in_one_line():
             parts = ranges_of(self._plan.starts_of(first, last), last)
             pins = self._planner.pin(parts)
-            self._prefetched = self._small(parts)
+            self._prefetched = None if told else self._small(parts)
             if self._prefetched is not None:  # one task, which reads these if they are lost
                 return [SplitPartition([split for part in parts for split in whole(part)])]
-            return self._tasks(self._planner, parts, pins)
+            return [*self._tasks(self._planner, parts, pins), *told]
 
     def _small(self, parts: Sequence[PlannedRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small micro-batch; None: tasks read it."""

@@ -138,6 +138,10 @@ class EntryRows:
         beside = int((read.of_kafka & ~odd).sum())
         return found._replace(messages=self._messages(table), beside=beside)
 
+    def begin_anew(self) -> None:
+        """Entries before the next one were passed over: their messages are not to be counted."""
+        self._last_offset = ABSENT
+
     def _messages(self, table: EntryTable) -> int:
         """How many messages the entries hold: what their headers say, whatever is in them."""
         by_metadata = np.maximum(table.fields.ints["num_messages"], 1)

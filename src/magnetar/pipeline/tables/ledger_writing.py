@@ -6,7 +6,8 @@ killed.
 Rules:
 
 * Every entry of the ledger is read, from 0 to the last one that the broker told of: one that is
-  missing ends the task.
+  missing ends the task. One that is lost does too, unless the task is told to pass over it: the
+  side table then has a row that says so, without a frame, and the entry is in no table.
 * Values that do not fit the schema go to the side table, with the reason.
 """
 
@@ -29,11 +30,12 @@ from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.reading.earlier_chunks import EarlierEntries
+from magnetar.pipeline.reading.passing_ledgers import LostEntries, PassingLedger, ReadEntries
 from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.tables.entry_rows import EntryRows, Rows
 from magnetar.pipeline.tables.files import FileWriter
 from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger
-from magnetar.pipeline.topic_names import topic_of
+from magnetar.pipeline.topic_names import partition_number, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.reading import VERSIONS, TypedRead, TypedValues
 from magnetar.tables.columns import side_schema
@@ -61,6 +63,9 @@ class LedgerTask:
     bookies: Mapping[str, tuple[str, int]]
     place: TablePlace
     reader_text: str | None
+    messages: int = 0
+    """That it holds by its log; 0: the broker does not say."""
+    passes_lost: bool = False
 
 
 def write_ledger(task: LedgerTask) -> WrittenLedger:
@@ -81,6 +86,7 @@ class LedgerWriting:
         self._main = FileWriter(self._table.main)
         self._side: FileWriter | None = None
         self._beside = 0
+        self._lost: list[LostEntries] = []
         self._reader_version = -1
         self._values = self._typed_values()
 
@@ -103,21 +109,79 @@ class LedgerWriting:
         rows = EntryRows(task.topic, self._earlier().chunks)
         with table_errors(f"table {task.place.table}, ledger {task.ledger_id}"):
             with ToldLedgers(task.bookies, frame_bytes_max=ENTRY_BYTES_MAX) as ledgers:
-                every = ledgers.entries(task.ledger_id, task.told, 0, task.entries)
-                for block in _blocks(every):
-                    assert block[0].entry_id == expected, "the library leaves none out"
+                for block in _blocks(self._entries(ledgers)):
+                    if block[0].entry_id != expected:
+                        assert self._passed(expected, block[0].entry_id), "none is left out"
+                        rows.begin_anew()
                     expected = block[-1].entry_id + 1
                     messages += self._write(rows.rows(block))
-            if expected != task.entries:
+            if expected != task.entries and not self._passed(expected, task.entries):
                 raise TableError(
                     f"{task.topic}: ledger {task.ledger_id} ends with entry {expected - 1}, and "
                     f"has {task.entries} entries by its log; nothing of it is taken"
                 )
+            self._write_lost()
             main = self._main.close()
             side = [] if self._side is None else self._side.close()
         unfit = 0 if self._side is None else self._side.rows - self._beside
-        taken = TakenLedger(task.ledger_id, task.entries, messages)
-        return WrittenLedger(taken, main, side, task.stored_bytes, self._main.rows, unfit)
+        lost_messages = max(0, task.messages - messages) if self._lost else 0
+        taken = TakenLedger(task.ledger_id, task.entries, messages + lost_messages)
+        return WrittenLedger(
+            taken,
+            main,
+            side,
+            task.stored_bytes,
+            self._main.rows,
+            unfit,
+            tuple(self._lost),
+            lost_messages,
+        )
+
+    def _entries(self, ledgers: ToldLedgers) -> Iterator[Entry]:
+        task = self._task
+        if not task.passes_lost:
+            return ledgers.entries(task.ledger_id, task.told, 0, task.entries)
+
+        def read(told: bytes) -> ReadEntries:
+            return lambda first, stop: ledgers.entries(task.ledger_id, told, first, stop)
+
+        passing = PassingLedger(task.ledger_id, read(task.told), lambda: read(self._told_again()))
+        self._lost = passing.lost
+        return passing.entries(0, task.entries)
+
+    def _told_again(self) -> bytes:
+        """The ledger's metadata, as it is by now. Raises ``TableError``, ``BrokerError``."""
+        task = self._task
+        with self._client.open(task.topic) as reader:
+            told = reader.ask(LogQuestion(stored_ledgers=[task.ledger_id])).stored_ledgers
+        if task.ledger_id not in told:
+            raise TableError(
+                f"{task.topic}: ledger {task.ledger_id} was deleted while it was read; nothing of "
+                "it is taken"
+            )
+        return told[task.ledger_id]
+
+    def _passed(self, first: int, stop: int) -> bool:
+        """Whether all of these entries were passed over."""
+        return any(each.first <= first and stop <= each.last + 1 for each in self._lost)
+
+    def _write_lost(self) -> None:
+        """They have no message, so they have a place, and why, and nothing else."""
+        if not self._lost:
+            return
+        partition = partition_number(self._task.topic)
+        rows = [
+            {
+                "partition": partition,
+                "ledger_id": each.ledger_id,
+                "entry_id": each.first,
+                WHY: f"lost, up to entry {each.last}: {each.why}",
+            }
+            for each in self._lost
+        ]
+        self._write(
+            Rows([], [pa.RecordBatch.from_pylist(rows, schema=side_schema())], 0, len(rows))
+        )
 
     def _write(self, rows: Rows) -> int:
         side = [pa.Table.from_batches(rows.side)] if rows.side else []
@@ -179,6 +243,9 @@ def _blocks(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     block: list[Entry] = []
     size = 0
     for entry in entries:
+        if block and entry.entry_id != block[-1].entry_id + 1:
+            yield block  # some were passed over
+            block, size = [], 0
         block.append(entry)
         size += len(entry.data)
         if size >= BLOCK_BYTES or len(block) >= BLOCK_ENTRIES:

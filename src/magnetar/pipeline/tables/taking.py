@@ -51,7 +51,8 @@ class Catalog:
 class TakingOptions:
     """``by``: by which span of publish times a new table is partitioned. ``typed``: values become
     columns where a topic has a schema. ``kept_ms``, ``kept_bytes``: how long what is in the table
-    stays at the bookies; None: as it is said already, or as retention says."""
+    stays at the bookies; None: as it is said already, or as retention says. ``passes_lost``:
+    ledgers are taken without entries of which no sound copy is left."""
 
     service_url: str
     catalog: Catalog
@@ -60,6 +61,7 @@ class TakingOptions:
     kept_ms: int | None = None
     kept_bytes: int | None = None
     timeout_s: float = 60.0
+    passes_lost: bool = False
 
 
 @dataclass
@@ -80,6 +82,8 @@ class TopicTaken:
     open_bytes: int = 0
     in_table: int = 0
     only_in_table: int = 0
+    lost_entries: int = 0
+    lost_messages: int = 0
     errors: list[str] = field(default_factory=list)
 
 
@@ -91,7 +95,14 @@ def write_here(tasks: Sequence[LedgerTask]) -> list[WrittenLedger]:
 class Taking:
     """Takes topics into tables. Close it, or use ``contextlib.closing``."""
 
-    def __init__(self, options: TakingOptions, write: Write = write_here) -> None:
+    def __init__(
+        self,
+        options: TakingOptions,
+        write: Write = write_here,
+        lost: Callable[[str, WrittenLedger], None] = lambda partition, ledger: None,
+    ) -> None:
+        """``lost``: hears of each ledger that was taken without some of its entries."""
+        self._lost = lost
         self._options = options
         self._write = write
         self._client = BrokerClient(options.service_url, options.timeout_s)
@@ -227,7 +238,14 @@ class Taking:
         stop: Callable[[], bool],
     ) -> None:
         port = PartitionPort(self._options, self._watch, table, partition, reader, self._write)
-        at_once(take_partition(port, partition, stop, lambda written: _add(done, written)))
+
+        def took(written: Sequence[WrittenLedger]) -> None:
+            _add(done, written)
+            for each in written:
+                if each.lost:
+                    self._lost(partition, each)
+
+        at_once(take_partition(port, partition, stop, took))
 
 
 class PartitionPort:
@@ -309,6 +327,8 @@ class PartitionPort:
                 told.bookies,
                 self._table.place,
                 self._reader,
+                each.messages,
+                options.passes_lost,
             )
             for each in ledgers
         ]
@@ -333,3 +353,5 @@ def _add(done: TopicTaken, written: Sequence[WrittenLedger]) -> None:
         done.file_bytes += each.file_bytes
         done.rows += each.rows
         done.unfit += each.unfit
+        done.lost_entries += sum(one.last - one.first + 1 for one in each.lost)
+        done.lost_messages += each.lost_messages

@@ -29,6 +29,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
 from magnetar.log.seam import TakenLedger
 from magnetar.model.errors import ConfigError, TableError
+from magnetar.pipeline.reading.passing_ledgers import LostEntries
 from magnetar.pipeline.tables.files import WrittenFile
 from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, taken_up_to
 from magnetar.tables.columns import main_schema, side_schema
@@ -48,7 +49,8 @@ _TRANSFORMS: Final = {"day": DayTransform, "hour": HourTransform, "month": Month
 
 
 class WrittenLedger(NamedTuple):
-    """A ledger whose files are written and not in the table yet. Picklable."""
+    """A ledger whose files are written and not in the table yet. ``lost``: entries that are in no
+    file, and ``lost_messages`` of them, 0 if nobody knows. Picklable."""
 
     taken: TakenLedger
     main: Sequence[WrittenFile]
@@ -56,6 +58,8 @@ class WrittenLedger(NamedTuple):
     stored_bytes: int
     rows: int
     unfit: int
+    lost: Sequence[LostEntries] = ()
+    lost_messages: int = 0
 
     @property
     def file_bytes(self) -> int:

@@ -32,6 +32,7 @@ from magnetar.pipeline.jobs.compact_planning import (
 from magnetar.pipeline.jobs.compact_running import _chunks
 from magnetar.pipeline.losses import LedgerFacts, LogExtent
 from magnetar.pipeline.places import START
+from magnetar.pipeline.reading.passing_ledgers import LostEntries
 from magnetar.protocols.pulsar.compact_format import PulsarCompactFormat
 from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
@@ -111,7 +112,7 @@ def by_job(
     ]
 
     @contextmanager
-    def entries_of(piece: CompactPiece) -> Iterator[Iterator[Entry]]:
+    def entries_of(piece: CompactPiece, lost: list[LostEntries]) -> Iterator[Iterator[Entry]]:
         yield iter(view[piece.first : piece.stop])
 
     numbers = pa.RecordBatch.from_pydict({"id": list(range(len(pieces)))})

@@ -11,9 +11,11 @@ from magnetar.model.errors import BrokerError, ConfigError, DataLossError, Topic
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.options.source_options import TriggerLimits
-from magnetar.pipeline.places import START, Offset, Place, Point
+from magnetar.pipeline.places import START, Offset, Place, Point, from_offset
 from magnetar.pipeline.planning.planner import Planner
 from magnetar.pipeline.planning.plans import Points
+from magnetar.pipeline.reading.stream_reader import StreamReader
+from magnetar.pipeline.schema import spark_schema
 from tests.unit.pipeline.driving import options
 from tests.unit.pipeline.fake_cluster import FakeCluster
 
@@ -306,3 +308,26 @@ def test_a_wrong_address_is_said_at_once() -> None:
     cluster.failures = 1
     with pytest.raises(BrokerError, match="broke"):
         planner(cluster, pollTimeoutMs="3600000").extents()
+
+
+def test_a_query_that_begins_waits_for_a_broker_that_restarts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For a bounded time, and says so."""
+    cluster = cluster_of(a=1, b=1)
+    settings = options(topics="a", pollTimeoutMs="60000")
+    cluster.failures = 3
+    assert Planner(settings, cast(BrokerClient, cluster), start_s=10.0).extents()[A].end_offset == 1
+    assert caplog.text.count("it is asked again, for 10 s") == 1
+    cluster.failures = 10**6
+    with pytest.raises(BrokerError, match="broke"):
+        Planner(settings, cast(BrokerClient, cluster), start_s=0.3).extents()
+    assert cluster.failures > 10**6 - 10
+
+
+def test_a_stream_that_begins_is_as_patient_as_one_that_runs() -> None:
+    cluster = cluster_of(a=1, b=1)
+    reader = StreamReader(options(topics="a", pollTimeoutMs="60000"), spark_schema(None), None)
+    reader._planner = planner(cluster, topics="a", pollTimeoutMs="60000")
+    cluster.failures = 3
+    assert from_offset(reader.initialOffset()).points == {A: Point(START, 0)}

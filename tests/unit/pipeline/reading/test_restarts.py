@@ -133,7 +133,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.cluster.failures = 0  # a query that starts says at once that nobody answers
+        self.cluster.failures = 0  # a query that starts waits here for nobody
         self.query.restart()
 
     @rule()
