@@ -36,6 +36,7 @@ from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
 from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_producers import KafkaProducer, ProducerPlan
 from magnetar_sim.kafka.kafka_reader import LATEST, KafkaReader, ReaderPlan
+from magnetar_sim.kafka.transactional import TransactionalId, TransactionPlan
 from magnetar_sim.world.loop import SimLoop, run_in, until
 from magnetar_sim.world.planned_faults import PlannedFaults
 from magnetar_sim.world.scheduler import SimulationError
@@ -49,6 +50,8 @@ SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 1)
 """Brokers, replicas, ``min_isr``, where topics are on partitions."""
 SEGMENT_BYTES: Final = (1 << 14, 1 << 30)
 IDLE_SHARE: Final = 0.3
+IDLE_MS: Final = (1200, 2500)
+"""More than ``partition.TOUCH_S``, by which Kafka's clients keep topics open."""
 FAR_SHARE: Final = 0.3
 CREATE_VERSION: Final = 5
 KEPT: Final = -1
@@ -91,6 +94,7 @@ class KafkaRun:
         self.hosts: list[KafkaHost] = []
         self.producers: list[KafkaProducer] = []
         self.readers: list[KafkaReader] = []
+        self.ids: list[TransactionalId] = []
         self._bug: str | None = None
 
     def _make_brokers(self, rng: random.Random) -> list[BrokerMachine]:
@@ -112,7 +116,7 @@ class KafkaRun:
                 preferred_leader_interval_ms=rng.choice((0, 1500)),
             )
         if rng.random() < IDLE_SHARE:
-            config = replace(config, idle_topic_unload_ms=rng.choice((20, 100, 400)))
+            config = replace(config, idle_topic_unload_ms=rng.choice(IDLE_MS))
         kafka = KafkaConfig(
             port=KAFKA_PORT,
             offset_logs=rng.choice((1, 2, 5)),
@@ -171,6 +175,8 @@ class KafkaRun:
             await asyncio.sleep(0.5)
             self.check()
             checker.check()
+            for each_id in self.ids:
+                each_id.restart()
         for each in faults:
             each.over = True
         self._heal()
@@ -257,8 +263,10 @@ class KafkaRun:
     def _populate(self) -> None:
         rng = self.random
         hosts = [self._host(f"c{number + 1}") for number in range(rng.choice((2, 3)))]
-        for number in range(rng.choice((1, 2, 3))):
+        for number in range(rng.choice((0, 1, 2))):
             self._produce(rng.choice(hosts), f"p{number + 1}")
+        for number in range(rng.choice((0, 1, 2, 3))):
+            self._transact(hosts, f"x{number + 1}")
         for number in range(rng.choice((1, 2, 3))):
             self._read(rng.choice(hosts), f"r{number + 1}")
         if rng.random() < 0.3:
@@ -280,6 +288,31 @@ class KafkaRun:
         producer = KafkaProducer(self._client(host, name), self.history, name, plan)
         self.producers.append(producer)
         host.process.spawn(producer.run(), name)
+
+    def _transact(self, hosts: Sequence[KafkaHost], name: str) -> None:
+        rng = self.random
+        plan = TransactionPlan(
+            places=tuple(rng.sample(self.places, rng.randint(1, len(self.places)))),
+            batches_max=rng.choice((2, 6, 20)),
+            records_max=rng.choice((1, 4)),
+            padding=rng.choice((0, 20, 500)),
+            spread_s=rng.choice((0.005, 0.05, 0.2)),
+            rest_s=rng.choice((0.01, 0.1, 0.5)),
+            aborts=rng.choice((0.1, 0.5)),
+            impatient=rng.choice((0.0, 0.5)),
+            timeout_ms=rng.choice((1000, 3000, 8000)),
+            eager=rng.random() < 0.5,
+        )
+
+        def new_client(name: str) -> KafkaClient:
+            alive = [host for host in hosts if host.process.alive]
+            return self._client(rng.choice(alive or list(hosts)), name)
+
+        made = TransactionalId(self.history, name, plan, new_client)
+        self.ids.append(made)
+        made.start()
+        for _ in range(rng.choice((0, 0, 1, 3, 6))):
+            self.loop.call_at(self.loop.time() + rng.uniform(0.5, HEAL_S), made.start)
 
     def _reader_plan(self, committed: bool) -> ReaderPlan:
         rng = self.random
@@ -310,7 +343,10 @@ class KafkaRun:
     async def _last_look(self) -> None:
         for producer in self.producers:
             producer.over = True
+        for each in self.ids:
+            each.end()
         await self._until(lambda: all(each.settled for each in self.producers))
+        await self._until(lambda: all(each.waits is None for each in self.ids))
         await self._until(lambda: self._broker_away() is None)
         if self.random.random() < 0.5:
             for broker in self.brokers:
@@ -364,6 +400,9 @@ class KafkaRun:
         for producer in self.producers:
             if not producer.settled:
                 return producer.waits
+        for each in self.ids:
+            if (waits := each.waits) is not None:
+                return waits
         if (away := self._broker_away()) is not None:
             return away
         return self._unread()
