@@ -259,15 +259,15 @@ class KafkaReader:
         self.name = name
         self.client = client
         self.over = False
-        self.got: dict[Place, list[Written]] = {place: [] for place in places}
-        """What it was given since it began from somewhere the last time."""
+        self.got: dict[Place, list[tuple[Written, int]]] = {place: [] for place in places}
+        """What it was given since it began from somewhere the last time, with offsets."""
         self._restless = restless
         self._places = places
         self._history = history
         self.reader = PartitionReader(client, history, name, plan, self._give)
 
     def _give(self, written: Written, offset: int) -> None:
-        self.got[written.place].append(written)
+        self.got[written.place].append((written, offset))
 
     async def run(self) -> None:
         rng = self.client.random

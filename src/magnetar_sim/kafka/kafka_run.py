@@ -31,12 +31,22 @@ from magnetar_sim.brokers.brokers import BrokerMachine, plan_brokers
 from magnetar_sim.cluster.cluster import Cluster, plan_cluster
 from magnetar_sim.cluster.cluster_checkers import MetadataChecker
 from magnetar_sim.cluster.faults import Faults
+from magnetar_sim.kafka.group_consumer import ConsumerPlan, GroupConsumer
+from magnetar_sim.kafka.group_history import GroupHistory, check_once
 from magnetar_sim.kafka.kafka_client import KAFKA_PORT, REQUEST_S, KafkaClient, KafkaHost, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
 from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_producers import KafkaProducer, ProducerPlan
 from magnetar_sim.kafka.kafka_reader import LATEST, KafkaReader, ReaderPlan
-from magnetar_sim.kafka.transactional import TransactionalId, TransactionPlan
+from magnetar_sim.kafka.membership import MemberPlan
+from magnetar_sim.kafka.pipe import PipePlan, Sources, pipe_incarnation
+from magnetar_sim.kafka.transactional import (
+    IdHistory,
+    Incarnation,
+    TransactionalId,
+    TransactionalProducer,
+    TransactionPlan,
+)
 from magnetar_sim.world.loop import SimLoop, run_in, until
 from magnetar_sim.world.planned_faults import PlannedFaults
 from magnetar_sim.world.scheduler import SimulationError
@@ -53,7 +63,10 @@ IDLE_SHARE: Final = 0.3
 IDLE_MS: Final = (1200, 2500)
 """More than ``partition.TOUCH_S``, by which Kafka's clients keep topics open."""
 FAR_SHARE: Final = 0.3
+PIPES_SHARE: Final = 0.5
 CREATE_VERSION: Final = 5
+OUTPUT: Final = "piped"
+"""The topic that pipes write to."""
 KEPT: Final = -1
 
 
@@ -91,10 +104,17 @@ class KafkaRun:
         self.topics: dict[str, int] = {
             f"t{number + 1}": rng.choice((1, 2, 3)) for number in range(rng.choice((1, 2)))
         }
+        self.topics[OUTPUT] = max(self.topics.values())
         self.hosts: list[KafkaHost] = []
         self.producers: list[KafkaProducer] = []
         self.readers: list[KafkaReader] = []
         self.ids: list[TransactionalId] = []
+        self.pipes: list[TransactionalId] = []
+        self.consumers: list[GroupConsumer] = []
+        self.groups: dict[str, tuple[GroupHistory, Sequence[Place], bool]] = {}
+        """Of consumers: what they read, and whether what is committed only."""
+        self.sources = Sources()
+        self._piped: list[tuple[Place, Place]] = []
         self._bug: str | None = None
 
     def _make_brokers(self, rng: random.Random) -> list[BrokerMachine]:
@@ -175,7 +195,7 @@ class KafkaRun:
             await asyncio.sleep(0.5)
             self.check()
             checker.check()
-            for each_id in self.ids:
+            for each_id in (*self.ids, *self.pipes):
                 each_id.restart()
         for each in faults:
             each.over = True
@@ -228,6 +248,11 @@ class KafkaRun:
     def places(self) -> list[Place]:
         return [(name, index) for name, count in self.topics.items() for index in range(count)]
 
+    @property
+    def inputs(self) -> list[Place]:
+        """Those that producers write to."""
+        return [place for place in self.places if place[0] != OUTPUT]
+
     # -- faults -------------------------------------------------------------------------------
 
     def _plan_faults(self, begin_s: float) -> list[Faults | PlannedFaults | BrokerMoves]:
@@ -269,13 +294,17 @@ class KafkaRun:
             self._transact(hosts, f"x{number + 1}")
         for number in range(rng.choice((1, 2, 3))):
             self._read(rng.choice(hosts), f"r{number + 1}")
+        for number in range(rng.choice((0, 1, 2))):
+            self._consume(hosts, f"g{number + 1}")
+        if rng.random() < PIPES_SHARE:
+            self._pipe(hosts)
         if rng.random() < 0.3:
             at_s = self.loop.time() + rng.uniform(1.0, HEAL_S)
             self.loop.call_at(at_s, rng.choice(hosts).kill, rng.random() < 0.5)
 
     def _produce(self, host: KafkaHost, name: str) -> None:
         rng = self.random
-        places = rng.sample(self.places, rng.randint(1, len(self.places)))
+        places = rng.sample(self.inputs, rng.randint(1, len(self.inputs)))
         plan = ProducerPlan(
             places=tuple(places),
             batches=rng.choice((20, 60, 150)),
@@ -289,10 +318,10 @@ class KafkaRun:
         self.producers.append(producer)
         host.process.spawn(producer.run(), name)
 
-    def _transact(self, hosts: Sequence[KafkaHost], name: str) -> None:
+    def _transaction_plan(self, places: Sequence[Place]) -> TransactionPlan:
         rng = self.random
-        plan = TransactionPlan(
-            places=tuple(rng.sample(self.places, rng.randint(1, len(self.places)))),
+        return TransactionPlan(
+            places=tuple(places),
             batches_max=rng.choice((2, 6, 20)),
             records_max=rng.choice((1, 4)),
             padding=rng.choice((0, 20, 500)),
@@ -304,15 +333,83 @@ class KafkaRun:
             eager=rng.random() < 0.5,
         )
 
-        def new_client(name: str) -> KafkaClient:
-            alive = [host for host in hosts if host.process.alive]
-            return self._client(rng.choice(alive or list(hosts)), name)
+    def _new_client(self, hosts: Sequence[KafkaHost], name: str) -> KafkaClient:
+        """On one that lives."""
+        alive = [host for host in hosts if host.process.alive]
+        return self._client(self.random.choice(alive or list(hosts)), name)
 
-        made = TransactionalId(self.history, name, plan, new_client)
+    def _transact(self, hosts: Sequence[KafkaHost], name: str) -> None:
+        rng = self.random
+        plan = self._transaction_plan(rng.sample(self.inputs, rng.randint(1, len(self.inputs))))
+
+        def make(of: IdHistory, name: str) -> Incarnation:
+            client = self._new_client(hosts, name)
+            return TransactionalProducer(client, self.history, of, name, plan)
+
+        made = TransactionalId(self.history, name, make)
         self.ids.append(made)
+        self._start_again(made, rng.choice((0, 0, 1, 3, 6)))
+
+    def _start_again(self, made: TransactionalId, times: int) -> None:
+        """Also before the one before is gone."""
         made.start()
-        for _ in range(rng.choice((0, 0, 1, 3, 6))):
-            self.loop.call_at(self.loop.time() + rng.uniform(0.5, HEAL_S), made.start)
+        for _ in range(times):
+            at_s = self.loop.time() + self.random.uniform(0.5, HEAL_S)
+            self.loop.call_at(at_s, made.start)
+
+    def _member_plan(self, group: str, places: Sequence[Place]) -> MemberPlan:
+        rng = self.random
+        return MemberPlan(group, tuple(places), rng.choice((1000, 2000)), rng.choice((800, 2000)))
+
+    def _group(self, name: str) -> GroupHistory:
+        return GroupHistory(name, self.cluster.broken, self.cluster.count)
+
+    def _consume(self, hosts: Sequence[KafkaHost], name: str) -> None:
+        rng = self.random
+        topics = rng.sample(list(self.topics), rng.randint(1, len(self.topics)))
+        places = [place for place in self.places if place[0] in topics]
+        committed = rng.random() < 0.5
+        group = self._group(name)
+        self.groups[name] = group, places, committed
+        member = self._member_plan(name, places)
+        for number in range(rng.choice((1, 2, 3))):
+            who = f"{name}.{number + 1}"
+            plan = ConsumerPlan(
+                member,
+                self._reader_plan(committed),
+                commits=rng.choice((0.1, 0.5, 1.0)),
+                leaves=rng.choice((0.0, 0.0, 0.03)),
+                think_s=rng.choice((0.0, 0.02, 0.2)),
+            )
+            client = self._new_client(hosts, who)
+            consumer = GroupConsumer(client, self.history, group, who, plan)
+            self.consumers.append(consumer)
+            client.host.process.spawn(consumer.run(), who)
+
+    def _pipe(self, hosts: Sequence[KafkaHost]) -> None:
+        rng, name = self.random, "pipe"
+        group = self._group(name)
+        source = rng.choice(sorted({topic for topic, _ in self.inputs}))
+        places = [place for place in self.inputs if place[0] == source]
+        self._piped = [(place, (OUTPUT, place[1])) for place in places]
+        member = self._member_plan(name, places)
+        for number in range(rng.choice((1, 2, 3))):
+            plan = PipePlan(
+                member,
+                self._reader_plan(committed=True),
+                self._transaction_plan([target for _, target in self._piped]),
+                OUTPUT,
+            )
+
+            def make(of: IdHistory, name: str, plan: PipePlan = plan) -> Incarnation:
+                client = self._new_client(hosts, name)
+                return pipe_incarnation(
+                    client, self.history, group, of, name, self.sources, plan
+                )
+
+            made = TransactionalId(self.history, f"{name}{number + 1}", make)
+            self.pipes.append(made)
+            self._start_again(made, rng.choice((0, 0, 1, 3)))
 
     def _reader_plan(self, committed: bool) -> ReaderPlan:
         rng = self.random
@@ -348,16 +445,57 @@ class KafkaRun:
         await self._until(lambda: all(each.settled for each in self.producers))
         await self._until(lambda: all(each.waits is None for each in self.ids))
         await self._until(lambda: self._broker_away() is None)
+        follower = await self._audit("follows what is committed", committed=True)
+        for each in self.pipes:
+            each.restart()
+        await self._until(lambda: self._unpiped(follower) is None)
+        for each in self.pipes:
+            each.end()
+        await self._until(lambda: all(each.waits is None for each in self.pipes))
         if self.random.random() < 0.5:
             for broker in self.brokers:
                 broker.kill(0.1)
-        last = self._host("last")
-        committed = await self._audit(last, committed=True)
-        whole = await self._audit(last, committed=False)
-        shown = {place: committed.got[place] for place in self.places}
+        committed = await self._audit("audit of committed", committed=True)
+        whole = await self._audit("audit of all", committed=False)
+        await self._until(lambda: self._undone(committed, whole) is None)
+        for consumer in self.consumers:
+            consumer.over = True
+        await self._until(lambda: all(each.settled for each in self.consumers))
+        shown = {place: [each for each, _ in committed.got[place]] for place in self.places}
         for place in self.places:
             self.history.ended(place, whole.reader.places[place].offsets, shown[place])
         self.history.check_whole(shown)
+        for source, target in self._piped:
+            check_once(
+                f"{source} to {target}", shown[source], shown[target], self.sources.of,
+                self.history.broken,
+            )  # fmt: skip
+        for follows in (follower, committed, whole):
+            follows.over = True
+
+    def _unpiped(self, reader: KafkaReader) -> str | None:
+        """What pipes have not done yet."""
+        for source, target in self._piped:
+            inputs, outputs = reader.got[source], reader.got[target]
+            if len(outputs) < len(inputs):
+                return f"{len(inputs)} are in {source}, and {len(outputs)} in {target}"
+        return None
+
+    def _undone(self, committed: KafkaReader, whole: KafkaReader) -> str | None:
+        """What groups have not done yet."""
+        for name, (group, places, only_committed) in self.groups.items():
+            if not any(each.name.startswith(f"{name}.") for each in self.living_consumers):
+                continue
+            got = committed.got if only_committed else whole.got
+            for place in places:
+                missing = group.undone(place, [offset for _, offset in got[place]])
+                if missing is not None:
+                    return f"{name} is not given {missing} of {place}"
+        return None
+
+    @property
+    def living_consumers(self) -> list[GroupConsumer]:
+        return [each for each in self.consumers if each.client.host.process.alive]
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         def checked() -> bool:
@@ -366,9 +504,9 @@ class KafkaRun:
 
         await until(checked, 0.2)
 
-    async def _audit(self, host: KafkaHost, committed: bool) -> KafkaReader:
-        """Reads everything; in the end all there is must be stable."""
-        name = f"audit {'of committed' if committed else 'of all'}"
+    async def _audit(self, name: str, committed: bool) -> KafkaReader:
+        """Reads everything that is there now, and follows; all there is must be stable."""
+        host = self._host(name)
         client = self._client(host, name)
         plan = ReaderPlan(committed, 1 << 20, 1 << 20, 100, epochs=True)
         reader = KafkaReader(client, self.history, name, plan, self.places, 0.0)
@@ -387,7 +525,6 @@ class KafkaRun:
             return bool(at) and all(at[place].offset >= ends[place] for place in self.places)
 
         await self._until(done)
-        reader.over = True
         return reader
 
     def _broker_away(self) -> str | None:
@@ -400,11 +537,16 @@ class KafkaRun:
         for producer in self.producers:
             if not producer.settled:
                 return producer.waits
-        for each in self.ids:
+        for each in (*self.ids, *self.pipes):
             if (waits := each.waits) is not None:
                 return waits
         if (away := self._broker_away()) is not None:
             return away
+        audits = self.readers[-2:]
+        if self.pipes and (unpiped := self._unpiped(audits[-1])) is not None:
+            return f"{unpiped}; {self._unread()}"
+        if len(audits) == 2 and (undone := self._undone(*audits)) is not None:
+            return f"{undone}; {self._unread()}"
         return self._unread()
 
     def _unread(self) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Protocol
 
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
@@ -112,6 +112,8 @@ class TransactionalProducer:
         self._began_s = 0.0
         self._numbers: dict[Place, int] = {}
         self._added: set[Place] = set()
+        self.is_open = False
+        """The coordinator knows of its transaction."""
         self._count = 0
         self.transaction: Transaction | None = None
         self.sender = BatchSender(client, history, name, plan.eager)
@@ -127,7 +129,7 @@ class TransactionalProducer:
 
     # -- what it asks -------------------------------------------------------------------------
 
-    async def _ask(
+    async def ask(
         self, api: ApiKey, version: int, request: Any, code_of: Callable[[Any], int]
     ) -> Any:
         """Raises ``FencedError``."""
@@ -138,7 +140,7 @@ class TransactionalProducer:
         )
         code = code_of(answer)
         if code in FENCED:
-            self._fenced(f"{api.name} is answered {code}")
+            self.fenced(f"{api.name} is answered {code}")
         if code != ErrorCode.NONE:
             self.history.broken(f"{self.name}: {api.name} is answered {code}")
             raise FencedError
@@ -146,7 +148,7 @@ class TransactionalProducer:
             self.history.broken(f"{self.name} was replaced, and {api.name} is done for it")
         return answer
 
-    def _fenced(self, what: str) -> None:
+    def fenced(self, what: str) -> NoReturn:
         """Raises ``FencedError``; is there a reason?"""
         self.client.note(f"{self.name} is fenced: {what}")
         assert self._mine is not None
@@ -161,12 +163,12 @@ class TransactionalProducer:
         """InitProducerId. Raises ``FencedError``."""
         self._mine = mine = self._of.begin(self.client.loop.time())
 
-        def code_of(answer: Any) -> int:
+        def heard(answer: Any) -> int:
             mine.last_s = self.client.loop.time()
             return int(answer.error_code)
 
         request = InitProducerIdRequest(self._of.name, self.plan.timeout_ms)
-        answer = await self._ask(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, request, code_of)
+        answer = await self.ask(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, request, heard)
         mine.answered_s = mine.last_s = self.client.loop.time()
         self.client.note(f"{self.name} begins: {answer.producer_id}, {answer.producer_epoch}")
         self.sender.begin(answer.producer_id, answer.producer_epoch)
@@ -177,12 +179,13 @@ class TransactionalProducer:
         request = InitProducerIdRequest(
             self._of.name, self.plan.timeout_ms, sender.producer_id, sender.epoch
         )
-        answer = await self._ask(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, request, _code)
+        answer = await self.ask(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, request, code_of)
         sender.begin(answer.producer_id, answer.producer_epoch)
         self.history.count("epochs that producers of transactions took")
 
     async def add(self, places: Sequence[Place]) -> None:
         """Partitions become part of the transaction. Raises ``FencedError``."""
+        self.is_open = True
         topics: dict[str, TopicPartitions] = {}
         new = [place for place in places if place not in self._added]
         if not new:
@@ -194,17 +197,18 @@ class TransactionalProducer:
             self._of.name, sender.producer_id, sender.epoch, [*topics.values()]
         )
 
-        def code_of(answer: Any) -> int:
+        def first_of(answer: Any) -> int:
             codes = [part.error_code for topic in answer.topics for part in topic.partitions]
             return int(next((code for code in codes if code != ErrorCode.NONE), ErrorCode.NONE))
 
-        await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, request, code_of)
+        await self.ask(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, request, first_of)
         self._added.update(new)
 
     def begin_transaction(self) -> Transaction:
         """Nothing is asked for that."""
         self._count += 1
         self._added = set()
+        self.is_open = False
         self._began_s = self.client.loop.time()
         self.transaction = self.history.begin(f"{self.name}/{self._count}")
         return self.transaction
@@ -213,10 +217,10 @@ class TransactionalProducer:
         """Raises ``FencedError``."""
         transaction, sender = self.transaction, self.sender
         assert transaction is not None
-        if self._added:
+        if self.is_open:
             transaction.asked = commits
             request = EndTxnRequest(self._of.name, sender.producer_id, sender.epoch, commits)
-            await self._ask(ApiKey.END_TXN, VERSION, request, _code)
+            await self.ask(ApiKey.END_TXN, VERSION, request, code_of)
         transaction.outcome = commits
         self.transaction = None
         self.client.note(f"{transaction} is {'committed' if commits else 'aborted'}")
@@ -255,9 +259,14 @@ class TransactionalProducer:
         await self.flush()
         await self.end(commits)
 
-    def write(self, transaction: Transaction, place: Place, count: int) -> None:
+    def number(self, place: Place, count: int) -> int:
+        """Of the first of so many records more."""
         first = self._numbers.get(place, 0)
         self._numbers[place] = first + count
+        return first
+
+    def write(self, transaction: Transaction, place: Place, count: int) -> None:
+        first = self.number(place, count)
         write, padding = self.history.write, self.plan.padding
         records = [
             write(place, self.name, first + n, padding, transaction) for n in range(count)
@@ -269,30 +278,42 @@ class TransactionalProducer:
         self.at = "waits for its batches"
         while not self.sender.settled:
             if self.sender.refused is not None:
-                self._fenced(f"a batch is answered {self.sender.refused}")
+                self.fenced(f"a batch is answered {self.sender.refused}")
             await asyncio.sleep(POLL_S)
 
 
-def _code(answer: Any) -> int:
+def code_of(answer: Any) -> int:
     return int(answer.error_code)
 
 
+class Incarnation(Protocol):
+    """One of those that have a transactional id, one after the other. ``settled``: it does nothing
+    more; ``over``: it is to end."""
+
+    name: str
+    over: bool
+    at: str
+
+    @property
+    def settled(self) -> bool: ...
+
+    @property
+    def client(self) -> KafkaClient: ...
+
+    async def run(self) -> None: ...
+
+
 class TransactionalId:
-    """An application with one transactional id. ``new_client``: a client on some host, by the name
-    of the producer."""
+    """An application with one transactional id. ``make``: an incarnation of that name, on some
+    host."""
 
     def __init__(
-        self,
-        history: KafkaHistory,
-        name: str,
-        plan: TransactionPlan,
-        new_client: Callable[[str], KafkaClient],
+        self, history: KafkaHistory, name: str, make: Callable[[IdHistory, str], Incarnation]
     ) -> None:
         self.name = name
-        self.producers: list[TransactionalProducer] = []
+        self.incarnations: list[Incarnation] = []
         self._history = history
-        self._plan = plan
-        self._new_client = new_client
+        self._make = make
         self._of = IdHistory(name)
         self._over = False
 
@@ -300,28 +321,26 @@ class TransactionalId:
         """One more: whoever was there before is fenced."""
         if self._over:
             return
-        name = f"{self.name}.{len(self.producers) + 1}"
-        client = self._new_client(name)
-        if any(not each.settled for each in self.producers):
+        if any(not each.settled for each in self.incarnations):
             self._history.count("producers that others replaced")
-        made = TransactionalProducer(client, self._history, self._of, name, self._plan)
-        self.producers.append(made)
-        client.host.process.spawn(made.run(), name)
+        made = self._make(self._of, f"{self.name}.{len(self.incarnations) + 1}")
+        self.incarnations.append(made)
+        made.client.host.process.spawn(made.run(), made.name)
 
     def restart(self) -> None:
         """If there is none."""
-        if all(each.settled for each in self.producers):
+        if all(each.settled for each in self.incarnations):
             self.start()
 
     def end(self) -> None:
         self._over = True
-        for producer in self.producers:
-            producer.over = True
+        for each in self.incarnations:
+            each.over = True
 
     @property
     def waits(self) -> str | None:
         """For people; None: it has ended."""
-        for each in self.producers:
+        for each in self.incarnations:
             if not each.settled:
                 return f"{each.name}: {each.at}"
         return None
