@@ -84,13 +84,15 @@ class PartitionReader:
         self._history = history
         self._plan = plan
         self._give = give
+        self._asked: dict[KafkaLink, asyncio.Task[None]] = {}
 
     def read_from(self, offsets: dict[Place, int]) -> None:
         """These partitions, and no others, from there on."""
         self.places = {place: ReadPlace(offset) for place, offset in offsets.items()}
 
     async def fetch_once(self) -> None:
-        """Of each leader; whatever fails is tried again next time."""
+        """Of each leader that is not asked already, and until one has answered; whatever fails is
+        tried again next time."""
         by_link: dict[KafkaLink, list[Place]] = {}
         for place in list(self.places):
             try:
@@ -98,11 +100,15 @@ class PartitionReader:
             except LinkError:
                 continue
             by_link.setdefault(link, []).append(place)
-        if not by_link:
+        spawn = self.client.host.process.spawn
+        for link, places in by_link.items():
+            if link not in self._asked:
+                self._asked[link] = spawn(self._fetch(link, places), f"{self.name} fetches")
+        if not self._asked:
             await self.client.pause()
             return
-        tasks = [self._fetch(link, places) for link, places in by_link.items()]
-        await asyncio.gather(*tasks)
+        await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._asked = {link: task for link, task in self._asked.items() if not task.done()}
 
     async def _fetch(self, link: KafkaLink, places: Sequence[Place]) -> None:
         plan = self._plan
