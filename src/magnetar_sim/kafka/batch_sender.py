@@ -99,11 +99,12 @@ class BatchSender:
         self.transactional_id: str | None = None
         self.producer_id = -1
         self.epoch = -1
-        self.over = False
         self.refused: ErrorCode | None = None
         self.barred: Callable[[], bool] = lambda: False
         self._eager = eager
         self._lanes: dict[Place, Lane] = {}
+        self._over = False
+        self._wake = asyncio.Event()
         self._making = 0
         """Of what a producer was before it had another epoch no answer counts."""
 
@@ -151,15 +152,24 @@ class BatchSender:
         )
         lane.waiting.append(Batch(place, records, lane.sequence, payload))
         lane.sequence += len(records)
+        self._wake.set()
 
     # -- sending ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is ``over``."""
-        while not self.over:
+        """Until it is to ``end``."""
+        while not self._over:
             await asyncio.sleep(LOOK_S * self.client.random.uniform(0.5, 1.5))
-            if self.refused is None and not self.settled:
+            if self.refused is None and any(map(self._ready, list(self._lanes))):
                 await self._send_some()
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    def end(self) -> None:
+        """It sends nothing more."""
+        self._over = True
+        self._wake.set()
 
     async def _send_some(self) -> None:
         """To each leader one request, with a batch of each of its partitions that may go."""
@@ -215,13 +225,12 @@ class BatchSender:
             for batch in batches:
                 batch.flies = False
                 self.client.moved(batch.place)
+            self._wake.set()
             return
         if making != self._making:
             return
         told: dict[Place, ProducedPartition] = {
-            (topic.name, part.index): part
-            for topic in response.topics
-            for part in topic.partitions
+            (topic.name, part.index): part for topic in response.topics for part in topic.partitions
         }
         again = False
         for batch in batches:
@@ -229,6 +238,7 @@ class BatchSender:
             again = self._told(batch, told[batch.place]) or again
         if again:
             await self.client.pause()
+        self._wake.set()
 
     def _told(self, batch: Batch, said: ProducedPartition) -> bool:
         """Whether it is to be sent again."""

@@ -21,7 +21,7 @@ from magnetar_sim.kafka.kafka_client import GROUP, REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
 from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import AGAIN, Membership, MemberPlan, NoMemberError
+from magnetar_sim.kafka.membership import AGAIN, MemberPlan, Membership, NoMemberError
 
 COMMIT_VERSION: Final = 8
 

@@ -192,9 +192,7 @@ class KafkaClient:
     async def _find(self, kind: int, key: str) -> Address:
         link = await self.any_broker()
         request = FindCoordinatorRequest(key, kind)
-        answer = await link.ask(
-            ApiKey.FIND_COORDINATOR, COORDINATOR_VERSION, request, REQUEST_S
-        )
+        answer = await link.ask(ApiKey.FIND_COORDINATOR, COORDINATOR_VERSION, request, REQUEST_S)
         if answer.error_code != ErrorCode.NONE:
             if answer.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 self.broken(f"the coordinator of {key} is {answer.error_code}")

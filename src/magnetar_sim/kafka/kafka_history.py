@@ -30,7 +30,7 @@ Of groups: ``group_history``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -198,9 +198,10 @@ class KafkaHistory:
     def _check_acknowledged(self, place: Place, log: Sequence[int]) -> None:
         offsets = set(log)
         for record in self.written.values():
-            if record.place == place and record.offset >= 0:
-                if record.offset not in offsets or self._found.get(record.value) != record.offset:
-                    self.broken(f"{record} was acknowledged at {record.offset}, and is gone")
+            if record.place != place or record.offset < 0:
+                continue
+            if record.offset not in offsets or self._found.get(record.value) != record.offset:
+                self.broken(f"{record} was acknowledged at {record.offset}, and is gone")
 
     def _check_order(self, place: Place, log: Sequence[int]) -> None:
         last: dict[str, Written] = {}
@@ -217,7 +218,7 @@ class KafkaHistory:
                 self.broken(f"{record} at {offset} comes next after {before}")
             last[record.writer] = record
 
-    def check_whole(self, committed: dict[Place, Sequence[Written]]) -> None:
+    def check_whole(self, committed: Mapping[Place, Sequence[Written]]) -> None:
         """Transactions are there in every partition, or in none."""
         shown = {id(record) for records in committed.values() for record in records}
         for transaction in self.transactions:

@@ -16,6 +16,7 @@ from magnetar_sim.kafka.batch_sender import BatchSender
 from magnetar_sim.kafka.kafka_client import REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory
 from magnetar_sim.kafka.kafka_link import LinkError
+from magnetar_sim.world.loop import until
 
 INIT_VERSION: Final = 4
 POLL_S: Final = 0.02
@@ -70,8 +71,7 @@ class KafkaProducer:
                 break
             await asyncio.sleep(plan.spread_s / plan.batches * rng.uniform(0.2, 1.8))
             if rng.random() < plan.bumps:
-                while not self.sender.settled:
-                    await asyncio.sleep(POLL_S)
+                await until(lambda: self.sender.settled, POLL_S)
                 self.sender.bump()
                 self._history.count("epochs that producers took themselves")
             self._add(rng.choice(plan.places), rng.randint(1, plan.records_max))

@@ -34,8 +34,7 @@ from magnetar_sim.cluster.faults import Faults
 from magnetar_sim.kafka.group_consumer import ConsumerPlan, GroupConsumer
 from magnetar_sim.kafka.group_history import GroupHistory, check_once
 from magnetar_sim.kafka.kafka_client import KAFKA_PORT, REQUEST_S, KafkaClient, KafkaHost, Place
-from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
-from magnetar_sim.kafka.kafka_link import LinkError
+from magnetar_sim.kafka.kafka_history import KafkaHistory
 from magnetar_sim.kafka.kafka_producers import KafkaProducer, ProducerPlan
 from magnetar_sim.kafka.kafka_reader import LATEST, KafkaReader, ReaderPlan
 from magnetar_sim.kafka.membership import MemberPlan
@@ -235,9 +234,7 @@ class KafkaRun:
             request = CreateTopicsRequest([NewTopic(name, partitions, -1, [], configs)], 1000)
             while True:
                 link = await client.any_broker()
-                answer = await link.ask(
-                    ApiKey.CREATE_TOPICS, CREATE_VERSION, request, REQUEST_S
-                )
+                answer = await link.ask(ApiKey.CREATE_TOPICS, CREATE_VERSION, request, REQUEST_S)
                 (said,) = answer.topics
                 if said.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     break
@@ -396,16 +393,17 @@ class KafkaRun:
         for number in range(rng.choice((1, 2, 3))):
             plan = PipePlan(
                 member,
-                self._reader_plan(committed=True),
+                # More than a batch at once: else it does not come to an end.
+                replace(
+                    self._reader_plan(committed=True), bytes_max=6000, partition_bytes_max=2000
+                ),
                 self._transaction_plan([target for _, target in self._piped]),
                 OUTPUT,
             )
 
             def make(of: IdHistory, name: str, plan: PipePlan = plan) -> Incarnation:
                 client = self._new_client(hosts, name)
-                return pipe_incarnation(
-                    client, self.history, group, of, name, self.sources, plan
-                )
+                return pipe_incarnation(client, self.history, group, of, name, self.sources, plan)
 
             made = TransactionalId(self.history, f"{name}{number + 1}", make)
             self.pipes.append(made)
@@ -446,8 +444,6 @@ class KafkaRun:
         await self._until(lambda: all(each.waits is None for each in self.ids))
         await self._until(lambda: self._broker_away() is None)
         follower = await self._audit("follows what is committed", committed=True)
-        for each in self.pipes:
-            each.restart()
         await self._until(lambda: self._unpiped(follower) is None)
         for each in self.pipes:
             each.end()
@@ -474,7 +470,9 @@ class KafkaRun:
             follows.over = True
 
     def _unpiped(self, reader: KafkaReader) -> str | None:
-        """What pipes have not done yet."""
+        """What pipes have not done yet. Such as are gone by now are replaced."""
+        for each in self.pipes:
+            each.restart()
         for source, target in self._piped:
             inputs, outputs = reader.got[source], reader.got[target]
             if len(outputs) < len(inputs):
@@ -537,7 +535,7 @@ class KafkaRun:
         for producer in self.producers:
             if not producer.settled:
                 return producer.waits
-        for each in (*self.ids, *self.pipes):
+        for each in self.ids:
             if (waits := each.waits) is not None:
                 return waits
         if (away := self._broker_away()) is not None:

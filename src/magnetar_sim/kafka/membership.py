@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -177,9 +178,7 @@ class Membership:
             generation = self.generation
             request = HeartbeatRequest(self.plan.group, generation, self.member_id)
             try:
-                answer = await self._once(
-                    ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request, REQUEST_S
-                )
+                answer = await self._once(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request, REQUEST_S)
                 if answer.error_code != ErrorCode.NONE and generation == self.generation:
                     await self.told_softly(answer.error_code)
             except NoMemberError:
@@ -197,10 +196,8 @@ class Membership:
         if not self.member_id:
             return
         request = LeaveGroupRequest(self.plan.group, members=[LeavingMember(self.member_id)])
-        try:
+        with suppress(NoMemberError):
             await self._once(ApiKey.LEAVE_GROUP, LEAVE_VERSION, request, REQUEST_S)
-        except NoMemberError:
-            pass
         self.reset()
 
     # -- what is committed --------------------------------------------------------------------

@@ -25,7 +25,7 @@ from magnetar_sim.kafka.group_history import GroupHistory
 from magnetar_sim.kafka.kafka_client import GROUP, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Transaction, Written
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import MEMBER_GONE, Membership, MemberPlan
+from magnetar_sim.kafka.membership import MEMBER_GONE, MemberPlan, Membership
 from magnetar_sim.kafka.transactional import (
     FENCED,
     UNDER_WAY,
@@ -90,9 +90,7 @@ class Pipe:
         self._plan = plan
         self.member = Membership(client, producer.history, group, self.name, plan.member)
         self._given: list[tuple[Written, int]] = []
-        self.reader = PartitionReader(
-            client, producer.history, self.name, plan.reader, self._give
-        )
+        self.reader = PartitionReader(client, producer.history, self.name, plan.reader, self._give)
 
     @property
     def at(self) -> str:
@@ -118,7 +116,8 @@ class Pipe:
             pass
         finally:
             beats.cancel()
-            self.ended = self.producer.sender.over = True
+            self.ended = True
+            self.producer.sender.end()
 
     async def _turn(self) -> None:
         """Raises ``FencedError``."""

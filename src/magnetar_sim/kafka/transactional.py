@@ -1,7 +1,7 @@
 """Producers of transactions, one after the other or side by side under one transactional id.
 
-``TransactionalProducer`` is one of them: begins with the id, which fences whoever had it, then makes
-transactions of batches in several partitions, and commits or aborts. It does as the official
+``TransactionalProducer`` is one of them: begins with the id, which fences whoever had it, then
+makes transactions of batches in several partitions, and commits or aborts. It does as the official
 clients: adds a partition before its first batch, asks for an outcome when every batch has its
 answer, tries again what is not answered, and is no more when it is fenced. Sometimes it aborts with
 batches under way, whose outcome it then does not know, and takes another epoch. A zombie is one
@@ -240,7 +240,8 @@ class TransactionalProducer:
         except FencedError:
             pass
         finally:
-            self.ended = self.sender.over = True
+            self.ended = True
+            self.sender.end()
 
     async def _transaction(self) -> None:
         plan, rng = self.plan, self.client.random
@@ -268,9 +269,7 @@ class TransactionalProducer:
     def write(self, transaction: Transaction, place: Place, count: int) -> None:
         first = self.number(place, count)
         write, padding = self.history.write, self.plan.padding
-        records = [
-            write(place, self.name, first + n, padding, transaction) for n in range(count)
-        ]
+        records = [write(place, self.name, first + n, padding, transaction) for n in range(count)]
         self.sender.add(place, records)
 
     async def flush(self) -> None:
@@ -292,7 +291,9 @@ class Incarnation(Protocol):
 
     name: str
     over: bool
-    at: str
+
+    @property
+    def at(self) -> str: ...
 
     @property
     def settled(self) -> bool: ...
