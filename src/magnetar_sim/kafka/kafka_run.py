@@ -62,8 +62,10 @@ IDLE_SHARE: Final = 0.3
 IDLE_MS: Final = (1200, 2500)
 """More than ``partition.TOUCH_S``, by which Kafka's clients keep topics open."""
 FAR_SHARE: Final = 0.3
-PIPES_SHARE: Final = 0.5
+PIPES_SHARE: Final = 0.4
 CREATE_VERSION: Final = 5
+AUDITS: Final = 3
+"""Who read everything in the end: one that follows pipes, one what is committed, one all."""
 OUTPUT: Final = "piped"
 """The topic that pipes write to."""
 KEPT: Final = -1
@@ -114,6 +116,7 @@ class KafkaRun:
         """Of consumers: what they read, and whether what is committed only."""
         self.sources = Sources()
         self._piped: list[tuple[Place, Place]] = []
+        self._audits: list[KafkaReader] = []
         self._bug: str | None = None
 
     def _make_brokers(self, rng: random.Random) -> list[BrokerMachine]:
@@ -287,9 +290,9 @@ class KafkaRun:
         hosts = [self._host(f"c{number + 1}") for number in range(rng.choice((2, 3)))]
         for number in range(rng.choice((0, 1, 2))):
             self._produce(rng.choice(hosts), f"p{number + 1}")
-        for number in range(rng.choice((0, 1, 2, 3))):
+        for number in range(rng.choice((0, 1, 2))):
             self._transact(hosts, f"x{number + 1}")
-        for number in range(rng.choice((1, 2, 3))):
+        for number in range(rng.choice((1, 1, 2))):
             self._read(rng.choice(hosts), f"r{number + 1}")
         for number in range(rng.choice((0, 1, 2))):
             self._consume(hosts, f"g{number + 1}")
@@ -304,7 +307,7 @@ class KafkaRun:
         places = rng.sample(self.inputs, rng.randint(1, len(self.inputs)))
         plan = ProducerPlan(
             places=tuple(places),
-            batches=rng.choice((20, 60, 150)),
+            batches=rng.choice((15, 40, 80)),
             spread_s=rng.choice((2.0, 5.0, 8.0)),
             records_max=rng.choice((1, 3, 10)),
             padding=rng.choice((0, 20, 500)),
@@ -319,11 +322,11 @@ class KafkaRun:
         rng = self.random
         return TransactionPlan(
             places=tuple(places),
-            batches_max=rng.choice((2, 6, 20)),
+            batches_max=rng.choice((2, 5, 12)),
             records_max=rng.choice((1, 4)),
             padding=rng.choice((0, 20, 500)),
             spread_s=rng.choice((0.005, 0.05, 0.2)),
-            rest_s=rng.choice((0.01, 0.1, 0.5)),
+            rest_s=rng.choice((0.03, 0.1, 0.5)),
             aborts=rng.choice((0.1, 0.5)),
             impatient=rng.choice((0.0, 0.5)),
             timeout_ms=rng.choice((1000, 3000, 8000)),
@@ -413,9 +416,9 @@ class KafkaRun:
         rng = self.random
         return ReaderPlan(
             committed=committed,
-            bytes_max=rng.choice((1, 2000, 1 << 20)),
-            partition_bytes_max=rng.choice((1, 1000, 1 << 20)),
-            wait_ms=rng.choice((100, 500)),
+            bytes_max=rng.choice((1, 2000, 1 << 20, 1 << 20)),
+            partition_bytes_max=rng.choice((1, 1000, 1 << 20, 1 << 20)),
+            wait_ms=rng.choice((200, 500)),
             epochs=rng.random() < 0.7,
         )
 
@@ -508,7 +511,7 @@ class KafkaRun:
         client = self._client(host, name)
         plan = ReaderPlan(committed, 1 << 20, 1 << 20, 100, epochs=True)
         reader = KafkaReader(client, self.history, name, plan, self.places, 0.0)
-        self.readers.append(reader)
+        self._audits.append(reader)
         ends: dict[Place, int] = {}
 
         async def read() -> None:
@@ -540,10 +543,10 @@ class KafkaRun:
                 return waits
         if (away := self._broker_away()) is not None:
             return away
-        audits = self.readers[-2:]
-        if self.pipes and (unpiped := self._unpiped(audits[-1])) is not None:
+        audits = self._audits
+        if audits and (unpiped := self._unpiped(audits[0])) is not None:
             return f"{unpiped}; {self._unread()}"
-        if len(audits) == 2 and (undone := self._undone(*audits)) is not None:
+        if len(audits) == AUDITS and (undone := self._undone(*audits[1:])) is not None:
             return f"{undone}; {self._unread()}"
         return self._unread()
 
@@ -551,7 +554,7 @@ class KafkaRun:
         told = [
             f"{each.name} is at {at.offset} of {place}, where {at.stable_offset} is stable and "
             f"{at.high_watermark} confirmed"
-            for each in self.readers[-1:]
+            for each in self._audits[-1:]
             for place, at in each.reader.places.items()
         ]
         return "; ".join(told) or "nothing is read"

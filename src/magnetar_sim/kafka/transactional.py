@@ -84,8 +84,13 @@ class IdHistory:
         return any(each.answered_s is not None and each.first_s > begun_s for each in others)
 
     def may_be_replaced(self, mine: Beginning) -> bool:
-        """Another one has asked since it has: perhaps with an answer that was not heard."""
-        return any(each.last_s >= mine.first_s for each in self.beginnings if each is not mine)
+        """Another one has asked since it has, or may have: what it asked last it may not have heard
+        of."""
+        return any(
+            each.answered_s is None or each.last_s >= mine.first_s
+            for each in self.beginnings
+            if each is not mine
+        )
 
 
 class TransactionalProducer:
