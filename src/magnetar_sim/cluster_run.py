@@ -48,6 +48,7 @@ from magnetar_sim.cluster.ledger_workload import (
 from magnetar_sim.cluster.log_workload import LogJob
 from magnetar_sim.cluster.shapes import draw_shape
 from magnetar_sim.cluster.upkeep_workload import UpkeepJob, has_upkeep, plan_upkeep
+from magnetar_sim.kafka.kafka_run import KafkaRun
 from magnetar_sim.repair.repair_run import RepairRun
 from magnetar_sim.replicas.replica_run import ReplicaRun
 from magnetar_sim.staged.staged_run import StagedRun
@@ -95,7 +96,7 @@ def run_cluster(
     them."""
     loop = SimLoop(random.Random(f"{seed}/loop"))
     trace = Trace(loop.time, tracing)
-    made: type[_Run | BrokerRun | RepairRun | ReplicaRun]
+    made: type[_Run | BrokerRun | KafkaRun | RepairRun | ReplicaRun]
     if kind == PLAIN:
         made = BrokerRun if has_brokers(seed) else _Run
     else:
@@ -485,7 +486,7 @@ class AbreastRun(_Run):
         return faults
 
 
-KINDS: Final[Mapping[str, type[_Run | BrokerRun | RepairRun | ReplicaRun]]] = {
+KINDS: Final[Mapping[str, type[_Run | BrokerRun | KafkaRun | RepairRun | ReplicaRun]]] = {
     "read_only": ReadOnlyRun,
     "steered": SteeredRun,
     "staged": StagedRun,
@@ -496,9 +497,10 @@ KINDS: Final[Mapping[str, type[_Run | BrokerRun | RepairRun | ReplicaRun]]] = {
     "led": LedRun,
     "tabled": TabledRun,
     "abreast": AbreastRun,
+    "kafka": KafkaRun,
 }
 """Runs that have something beside it: with brokers, read-only ones beside the owners, and policies
 that say who is served by these; queries that write by staged ledgers; auto-recovery, and bookies
 that are lost for good; replicas of partitions; a log that is compacted beside the ledgers;
 subscriptions that are shared by key; topics on partitions that brokers replicate; tables that take
-their topics; a client that writes many ledgers at once."""
+their topics; a client that writes many ledgers at once; clients that speak Kafka's protocol."""

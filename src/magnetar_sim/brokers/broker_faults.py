@@ -3,15 +3,38 @@ bookies, to the brokers' ways to them and to the metadata store."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from magnetar_sim.brokers.brokers import BrokerMachine
-from magnetar_sim.brokers.pulsar_client import PulsarClient
 from magnetar_sim.cluster.cluster import Cluster
 from magnetar_sim.world.planned_faults import PlannedFaults
 
 LASTS_S = (0.3, 1.5, 5.0)
+
+
+class ClientConnection(Protocol):
+    """A client's connection to a broker."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    def abort(self) -> None: ...
+
+
+class ClientHost(Protocol):
+    """A machine with clients of whatever protocol; ``current``: a connection that it uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def current(self) -> ClientConnection | None: ...
 
 
 class BrokerFaults(PlannedFaults):
@@ -22,7 +45,7 @@ class BrokerFaults(PlannedFaults):
         cluster: Cluster,
         rng: random.Random,
         brokers: Sequence[BrokerMachine],
-        clients: Sequence[PulsarClient],
+        clients: Sequence[ClientHost],
     ) -> None:
         super().__init__(cluster.loop, cluster.trace, rng, LASTS_S)
         self._cluster = cluster
@@ -42,7 +65,7 @@ class BrokerFaults(PlannedFaults):
         serving = [each for each in self._brokers if each.topics is not None]
         return self._random.choice(serving or list(self._brokers))
 
-    def _client(self) -> PulsarClient:
+    def _client(self) -> ClientHost:
         return self._random.choice(self._clients)
 
     # -- brokers ------------------------------------------------------------------------------

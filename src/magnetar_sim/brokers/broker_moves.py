@@ -4,16 +4,17 @@ bundles, drain brokers, and ask about topics at any broker, which must not move 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
+from typing import Protocol
 
 from magnetar.admin.elsewhere import ServedElsewhereError
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import MagnetarError
-from magnetar_sim.brokers.broker_watch import BrokerWatch
 from magnetar_sim.brokers.brokers import BrokerMachine
 from magnetar_sim.cluster.cluster import Cluster
 from magnetar_sim.world.loop import call_from_outside
@@ -21,6 +22,16 @@ from magnetar_sim.world.loop import call_from_outside
 DRAINED_S = (0.2, 1.0, 3.0)
 SMALLEST_HASHES = 1 << 24
 """A bundle of fewer is not cut any more."""
+
+
+class Unloads(Protocol):
+    """Is told what an operator unloads: how often it is under way, by topic, and when topics, by a
+    test of their names, were closed."""
+
+    @property
+    def unloading(self) -> Counter[str]: ...
+
+    def closed(self, is_closed: Callable[[str], bool]) -> None: ...
 
 
 class BrokerMoves:
@@ -32,7 +43,7 @@ class BrokerMoves:
         rng: random.Random,
         brokers: Sequence[BrokerMachine],
         topics: Sequence[str],
-        watch: BrokerWatch,
+        watch: Unloads,
     ) -> None:
         self.over = False
         self._watch = watch

@@ -1,0 +1,1 @@
+"""Ring 2: Kafka's clients against whole brokers."""

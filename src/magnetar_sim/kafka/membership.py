@@ -1,0 +1,237 @@
+"""Being a member of a classic group, as the official clients are: find the coordinator, join, be
+told or say who gets what, send heartbeats; whoever is told that it is none any more joins anew.
+
+The member that leads gives each partition to one of those who asked for its topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.group_messages import (
+    HeartbeatRequest,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinProtocol,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroupRequest,
+)
+from magnetar.wire.kafka.offset_messages import OffsetFetchRequest
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from magnetar_sim.kafka.group_history import GroupHistory
+from magnetar_sim.kafka.kafka_client import GROUP, REQUEST_S, KafkaClient, Place
+from magnetar_sim.kafka.kafka_history import KafkaHistory
+from magnetar_sim.kafka.kafka_link import LinkError
+
+JOIN_VERSION: Final = 9
+SYNC_VERSION: Final = 5
+HEARTBEAT_VERSION: Final = 4
+LEAVE_VERSION: Final = 5
+FETCH_VERSION: Final = 7
+PROTOCOL: Final = "sim"
+CONSUMER: Final = "consumer"
+MEMBER_GONE: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+STEPS: Final = 5
+"""Heartbeats in one session."""
+
+
+class NoMemberError(Exception):
+    """It must join (again)."""
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """``places``: of the topics that its group reads."""
+
+    group: str
+    places: tuple[Place, ...]
+    session_ms: int
+    rebalance_ms: int
+
+
+class Membership:
+    """``name``: for people. ``generation`` -1: it is no member."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        history: KafkaHistory,
+        group: GroupHistory,
+        name: str,
+        plan: MemberPlan,
+    ) -> None:
+        self.client = client
+        self.name = name
+        self.plan = plan
+        self.group = group
+        self.member_id = ""
+        self.generation = -1
+        self.places: Sequence[Place] = ()
+        self.must_join = True
+        """It is told to join again; until then it may commit."""
+        self._history = history
+
+    def reset(self) -> None:
+        """It is no member any more."""
+        self.member_id, self.generation, self.must_join = "", -1, True
+        self.places = ()
+
+    async def _once(self, api: ApiKey, version: int, request: Any, within_s: float) -> Any:
+        """Raises ``NoMemberError``: it has no answer."""
+        try:
+            return await self.client.ask_coordinator(
+                GROUP, self.plan.group, api, version, request, within_s
+            )
+        except LinkError as error:
+            self.client.note(f"{self.name} {api.name}: {error}")
+            await self.client.pause()
+            raise NoMemberError from None
+
+    async def told(self, code: int, what: str) -> None:
+        """An answer that is no success. Raises ``NoMemberError``."""
+        self.client.note(f"{self.name} {what}: {code}")
+        self.must_join = True
+        if code in AGAIN:
+            self.client.coordinator_moved(GROUP, self.plan.group)
+            await self.client.pause()
+        elif code in MEMBER_GONE:
+            self.reset()
+        elif code != ErrorCode.REBALANCE_IN_PROGRESS:
+            self._history.broken(f"{self.name}: {what} is answered {code}")
+        raise NoMemberError
+
+    # -- joining ------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """As often as it takes."""
+        while True:
+            try:
+                await self._join()
+                return
+            except NoMemberError:
+                continue
+
+    async def _join(self) -> None:
+        plan = self.plan
+        protocols = [JoinProtocol(PROTOCOL, self.name.encode())]
+        request = JoinGroupRequest(
+            plan.group, plan.session_ms, plan.rebalance_ms, self.member_id, None, CONSUMER,
+            protocols,
+        )  # fmt: skip
+        within_s = REQUEST_S + plan.rebalance_ms / 1000
+        answer = await self._once(ApiKey.JOIN_GROUP, JOIN_VERSION, request, within_s)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            raise NoMemberError
+        if answer.error_code != ErrorCode.NONE:
+            await self.told(answer.error_code, "joins")
+        self.member_id = answer.member_id
+        self.generation = answer.generation
+        assignments = []
+        if answer.leader == self.member_id and not answer.skip_assignment:
+            assignments = self._assign(answer.members)
+        sync = SyncGroupRequest(
+            plan.group, self.generation, self.member_id, None, CONSUMER, PROTOCOL, assignments
+        )
+        synced = await self._once(ApiKey.SYNC_GROUP, SYNC_VERSION, sync, within_s)
+        if synced.error_code != ErrorCode.NONE:
+            await self.told(synced.error_code, "syncs")
+        given = json.loads(synced.assignment or b"[]")
+        self.places = [(topic, index) for topic, index in given]
+        self.must_join = False
+        self.client.note(f"{self.name}, generation {self.generation}, has {self.places}")
+        self.group.hand(self.generation, self.member_id, self.places, self.name)
+
+    def _assign(self, members: Sequence[JoinedMember]) -> list[MemberAssignment]:
+        """In turn, by their names: ids differ from run to run."""
+        in_order = sorted(members, key=lambda each: bytes(each.metadata))
+        given: list[list[Place]] = [[] for _ in in_order]
+        for number, place in enumerate(self.plan.places):
+            given[(number + self.generation) % len(in_order)].append(place)
+        return [
+            MemberAssignment(each.member_id, json.dumps(places).encode())
+            for each, places in zip(in_order, given, strict=True)
+        ]
+
+    # -- staying, and leaving -----------------------------------------------------------------
+
+    async def beat(self) -> None:
+        """Heartbeats, for as long as it is a member of a generation."""
+        while True:
+            await asyncio.sleep(self.plan.session_ms / 1000 / STEPS)
+            if self.must_join:
+                continue
+            generation = self.generation
+            request = HeartbeatRequest(self.plan.group, generation, self.member_id)
+            try:
+                answer = await self._once(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request, REQUEST_S)
+                if answer.error_code != ErrorCode.NONE and generation == self.generation:
+                    await self.told_softly(answer.error_code)
+            except NoMemberError:
+                continue
+
+    async def told_softly(self, code: int) -> None:
+        """By a heartbeat. A coordinator that has moved is looked for, and no more."""
+        if code in AGAIN:
+            self.client.coordinator_moved(GROUP, self.plan.group)
+        else:
+            await self.told(code, "is there")
+
+    async def leave(self) -> None:
+        """Once; who is not heard falls silent."""
+        if not self.member_id:
+            return
+        request = LeaveGroupRequest(self.plan.group, members=[LeavingMember(self.member_id)])
+        with suppress(NoMemberError):
+            await self._once(ApiKey.LEAVE_GROUP, LEAVE_VERSION, request, REQUEST_S)
+        self.reset()
+
+    # -- what is committed --------------------------------------------------------------------
+
+    async def committed(self, places: Sequence[Place], stable: bool) -> dict[Place, int]:
+        """Where to begin; as often as it takes. ``stable``: what an open transaction is to commit
+        is waited for."""
+        group = self.plan.group
+        while True:
+            least = {place: self.group.least(place) for place in places}
+            topics: dict[str, TopicPartitions] = {}
+            for name, index in places:
+                topics.setdefault(name, TopicPartitions(name, [])).partitions.append(index)
+            request = OffsetFetchRequest(group, [*topics.values()], require_stable=stable)
+            answer = await self.client.settled(
+                GROUP,
+                group,
+                (ApiKey.OFFSET_FETCH, FETCH_VERSION, request),
+                lambda said: int(said.error_code),
+            )
+            if answer.error_code != ErrorCode.NONE:
+                self._history.broken(f"{self.name} fetches offsets: {answer.error_code}")
+            parts = {
+                (topic.name, part.index): part
+                for topic in answer.topics
+                for part in topic.partitions
+            }
+            codes = {part.error_code for part in parts.values()} - {ErrorCode.NONE}
+            if not codes:
+                return {
+                    place: self.group.fetch(place, parts[place].offset, least[place], self.name)
+                    for place in places
+                }
+            self.client.note(f"{self.name} fetches offsets: {codes}")
+            if codes != {ErrorCode.UNSTABLE_OFFSET_COMMIT}:
+                self._history.broken(f"{self.name} fetches offsets: {codes}")
+            await self.client.pause()

@@ -1,0 +1,172 @@
+"""Ring 2, with Kafka's clients: one rule broken each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from magnetar.log.partition import producer_states as partition_states
+from magnetar.protocols.kafka.coordination import transaction
+from magnetar.protocols.kafka.coordination.coordinator import Coordinator
+from magnetar.protocols.kafka.coordination.coordinator_state import Change
+from magnetar.protocols.kafka.coordination.group import ClassicGroup
+from magnetar.protocols.kafka.coordination.group_offsets import PendingOffsets
+from magnetar.protocols.kafka.coordination.transactions import Transactions
+from magnetar.protocols.kafka.partitions import producer_states
+from magnetar.protocols.kafka.partitions.partition import Partition, Produced
+from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
+from magnetar.protocols.kafka.partitions.transaction_index import (
+    StoredTransactions,
+    TransactionWriters,
+)
+from magnetar.wire.kafka.errors import ErrorCode
+from tests.sim.mutants.mutant import Mutant, replaced
+
+SEEDS_MAX = 300
+
+
+def _open_is_stable() -> AbstractContextManager[None]:
+    """Readers of what is committed are given what an open transaction wrote."""
+    return replaced((StoredTransactions, "stable_offset", lambda _, end_offset: end_offset))
+
+
+def _aborted_is_forgotten() -> AbstractContextManager[None]:
+    """They are not told what was aborted."""
+
+    async def aborted_in(*_: object) -> list[object]:
+        return []
+
+    return replaced((PartitionTransactions, "aborted_in", aborted_in))
+
+
+def _no_marker() -> AbstractContextManager[None]:
+    """A transaction is ended, and its partition does not say so."""
+
+    async def append_marker(*_: object) -> Produced:
+        return Produced(ErrorCode.NONE)
+
+    return replaced((Partition, "_append_marker", append_marker))
+
+
+def _sequences_unchecked() -> AbstractContextManager[None]:
+    """Every batch is new."""
+
+    def find_repeated(*_: object) -> None:
+        return None
+
+    return replaced(
+        (producer_states, "find_repeated", find_repeated),
+        (partition_states, "find_repeated", find_repeated),
+    )
+
+
+def _producers_unknown() -> AbstractContextManager[None]:
+    """A log on ledgers that is opened knows none of its producers."""
+
+    async def last_headers(_: object) -> list[object]:
+        return []
+
+    return replaced((Partition, "_last_headers", last_headers))
+
+
+def _told_before_stored() -> AbstractContextManager[None]:
+    """A coordinator answers what is not in its log yet."""
+    original = Coordinator.change
+
+    async def change(
+        self: Any, shard: Any, changes: Sequence[Change], instead: Sequence[Change] = ()
+    ) -> None:
+        shard.log.state.apply(changes)
+        storing = original(self, shard, changes, instead)
+        self._services.scope.spawn(storing, "stores what was told")
+
+    return replaced((Coordinator, "change", change))
+
+
+def _zombies_are_heard() -> AbstractContextManager[None]:
+    """Who has an id's producer id is its producer, whatever its epoch."""
+
+    def check(record: Any, producer_id: int, epoch: int) -> ErrorCode:
+        if record is None or record.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return ErrorCode.NONE
+
+    return replaced((transaction, "check", check))
+
+
+def _epoch_stays() -> AbstractContextManager[None]:
+    """Whose transaction is aborted for another may go on with it."""
+
+    def fenced(record: Any, event: Any, now_ms: int) -> Any:
+        return record.moved(event, now_ms)
+
+    return replaced((transaction, "_fenced", fenced))
+
+
+def _any_generation_commits() -> AbstractContextManager[None]:
+    """Who was a member once may commit offsets."""
+    return replaced((ClassicGroup, "check_commit", lambda *_: ErrorCode.NONE))
+
+
+def _aborted_offsets_count() -> AbstractContextManager[None]:
+    """Offsets of a transaction count, whatever its outcome."""
+    original = PendingOffsets.ended
+
+    def ended(self: Any, producer_id: int, commits: bool, now_ms: int) -> Any:
+        return original(self, producer_id, True, now_ms)
+
+    return replaced((PendingOffsets, "ended", ended))
+
+
+def _pending_is_not_waited_for() -> AbstractContextManager[None]:
+    """Offsets are told that an open transaction is about to change."""
+    return replaced((PendingOffsets, "waits", lambda *_: False))
+
+
+def _followers_not_waited_for() -> AbstractContextManager[None]:
+    """A batch is acknowledged when its leader alone has it."""
+    original = Partition.produce
+
+    def produce(self: Any, batch: Any, told: Any, *, awaits_all: bool = True) -> int:
+        return original(self, batch, told, awaits_all=False)
+
+    return replaced((Partition, "produce", produce))
+
+
+def _never_times_out() -> AbstractContextManager[None]:
+    """Nobody ends the transaction of a producer that is gone."""
+    return replaced((transaction, "time_out", lambda *_: None))
+
+
+def _not_finished() -> AbstractContextManager[None]:
+    """What a former coordinator has decided is not finished."""
+    return replaced((Transactions, "_opened", lambda *_: None))
+
+
+def _late_batches_are_taken() -> AbstractContextManager[None]:
+    """Nobody is asked whether a batch is part of a transaction."""
+    return replaced((TransactionWriters, "takes", lambda *_: True))
+
+
+def _mutant(name: str, plant: Any, known: str = "") -> Mutant:
+    return Mutant(name, 2, known, plant, SEEDS_MAX, kind="kafka")
+
+
+KAFKA = (
+    _mutant("what an open transaction wrote is stable", _open_is_stable),
+    _mutant("what was aborted is not told", _aborted_is_forgotten),
+    _mutant("a marker is not written", _no_marker),
+    _mutant("sequences of producers are not checked", _sequences_unchecked),
+    _mutant("a log that is opened knows no producers", _producers_unknown),
+    _mutant("a coordinator answers before it has stored", _told_before_stored),
+    _mutant("a producer that was replaced is heard", _zombies_are_heard),
+    _mutant("a producer that was replaced keeps its epoch", _epoch_stays),
+    _mutant("who was a member once commits offsets", _any_generation_commits),
+    _mutant("offsets of an aborted transaction count", _aborted_offsets_count),
+    _mutant("offsets are told that are about to change", _pending_is_not_waited_for, "KIP-447"),
+    _mutant("followers are not waited for", _followers_not_waited_for),
+    _mutant("transactions do not time out", _never_times_out),
+    _mutant("a coordinator does not finish what it finds", _not_finished),
+    _mutant("late batches open transactions", _late_batches_are_taken, "KAFKA-14402"),
+)
