@@ -5,6 +5,8 @@
 #   make test [TESTS=path]  every test but those that need parts from elsewhere, and the long ones
 #   make fuzz [CHUNKS=n] [FIRST=n] [SANITIZE=1]   what is in C against its twins in Python, on the same
 #                           bytes; SANITIZE: built with address and undefined-behaviour sanitizers
+#   make pythons [PYTHONS="3.12 3.13 3.14"]   the unit tests with other Pythons, those of them that are
+#                           installed, each in an environment of its own (.venv-3.13), with and without the part in C
 #   make check              format, lint, types, house rules
 #   make sim [RING=2] [KIND=k] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
 #                           seeds of today without FIRST (printed), SEED repeats one run
@@ -53,6 +55,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 200
 RING ?= 1
 TESTS ?= tests
+PYTHONS ?= 3.12 3.13 3.14
 CUTS ?= 100
 PROVE = $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 FUZZ = $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(FIRST),--first $(FIRST))
@@ -68,7 +71,7 @@ WITH_S3 := MAGNETAR_S3_SERVER=$(abspath $(S3_BIN))/moto_server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure fuzz check sim sim-mutants scenarios prove interop chaos jobs tables failovers \
+.PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos jobs tables failovers \
 	replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
@@ -105,6 +108,15 @@ test: $(VENV)/.dev java
 test-pure: $(VENV)/.dev
 	MAGNETAR_SPEEDUPS=0 $(BIN)/python -m pytest -n 3 --dist loadfile -m "not peer and not slow" \
 		$(TWINS_TESTS)
+
+pythons:
+	@found=; for version in $(PYTHONS); do \
+		python$$version -c "" 2> /dev/null || { echo "python$$version is not installed"; continue; }; \
+		found=yes; venv=.venv-$$version; \
+		PYTHON=python$$version scripts/setup.sh install $$venv dev && \
+		$$venv/bin/python -m pytest -n 3 --dist loadfile -m "not peer and not slow" tests/unit && \
+		MAGNETAR_SPEEDUPS=0 $$venv/bin/python -m pytest -n 3 --dist loadfile $(TWINS_TESTS) || exit 1; \
+	done; test -n "$$found" || { echo "none of Python $(PYTHONS) is installed"; exit 1; }
 
 # SANITIZE=1: a build with address and undefined-behaviour sanitizers, which end the run at a fault,
 # and with checksums by table, as on machines without the instruction.
@@ -218,6 +230,6 @@ proto: $(PROTO_BIN)/mypy-protobuf
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-proto $(VENV)-s3 build dist out src/*.egg-info src/magnetar/_speedups*.so \
+	rm -rf $(VENV) $(VENV)-proto $(VENV)-s3 $(VENV)-3.* build dist out src/*.egg-info src/magnetar/_speedups*.so \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests bench demo examples -name __pycache__ -prune -exec rm -r {} +

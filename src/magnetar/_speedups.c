@@ -1387,15 +1387,16 @@ typedef struct {
     PyObject *positions; /* borrowed from the list of groups */
 } AckGroup;
 
-/* A named tuple of two numbers. */
-static PyObject *position_of(PyObject *type, allocfunc make, uint64_t first, uint64_t second) {
-    PyObject *position = make((PyTypeObject *)type, 2);
-    if (position == NULL)
+/* A named tuple of two numbers, by ``tuple.__new__`` (``make``): memory of the type's own allocator
+ * is no tuple yet. From Python 3.14 on a tuple keeps its hash, which is to begin as "not known" and
+ * would be 0: equal to others, and found in no dictionary. ``arguments``: one tuple of one, used for
+ * all. */
+static PyObject *position_of(PyObject *type, newfunc make, PyObject *arguments, uint64_t first,
+                             uint64_t second) {
+    PyObject *numbers = pair((long long)first, (long long)second); /* of nine bytes: 63 bits */
+    if (numbers == NULL || PyTuple_SetItem(arguments, 0, numbers) < 0)
         return NULL;
-    if (PyTuple_SetItem(position, 0, PyLong_FromUnsignedLongLong(first)) < 0 ||
-        PyTuple_SetItem(position, 1, PyLong_FromUnsignedLongLong(second)) < 0 || PyErr_Occurred())
-        Py_CLEAR(position);
-    return position;
+    return make((PyTypeObject *)type, arguments, NULL);
 }
 
 static PyObject *read_acks(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -1407,9 +1408,14 @@ static PyObject *read_acks(PyObject *module, PyObject *const *args, Py_ssize_t c
         PyErr_SetString(PyExc_TypeError, "positions are of a named tuple");
         return NULL;
     }
-    allocfunc make = (allocfunc)PyType_GetSlot((PyTypeObject *)args[3], Py_tp_alloc);
-    if (make == NULL || open_chunk(&chunk, args) < 0)
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = make == NULL ? NULL : PyTuple_New(1);
+    if (arguments == NULL)
         return NULL;
+    if (open_chunk(&chunk, args) < 0) {
+        Py_DECREF(arguments);
+        return NULL;
+    }
     AckGroup groups[GROUPS_SEARCHED]; /* a ring: the latest ones */
     Py_ssize_t group_count = 0, at = chunk.start;
     PyObject *found = PyList_New(0);
@@ -1433,10 +1439,12 @@ static PyObject *read_acks(PyObject *module, PyObject *const *args, Py_ssize_t c
                                             group->positions)) < 0)
                 break;
         }
-        if (append(group->positions, position_of(args[3], make, ack.ledger_id, ack.entry_id)) < 0)
+        PyObject *position = position_of(args[3], make, arguments, ack.ledger_id, ack.entry_id);
+        if (append(group->positions, position) < 0)
             break;
         at = stop;
     }
+    Py_DECREF(arguments);
     PyBuffer_Release(&chunk.buffer);
     return with_stop(found, at);
 }

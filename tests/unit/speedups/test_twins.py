@@ -349,6 +349,7 @@ def test_acks_are_positions_by_consumer(twins: Any) -> None:
     assert groups == [(1, [(9, 300), (8, 4)]), (2, [(9, 7)])]
     assert {type(each) for _, positions in groups for each in positions} == {Position}
     assert groups[0][1][0].entry_id == 300
+    assert set(groups[0][1]) == {(9, 300), (8, 4)}, "found by their hashes, as what is out is"
     assert stop == len(view) - len(frames[-1])
 
 
