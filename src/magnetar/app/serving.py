@@ -20,6 +20,7 @@ from magnetar.app.checks import (
     bookies_check,
     descriptors_check,
     metadata_check,
+    other_process_check,
     partitions_check,
     tables_check,
     topics_check,
@@ -31,6 +32,7 @@ from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
 from magnetar.app.securing import open_authenticator, open_own_access
 from magnetar.app.storage import METADATA_END_S, Cluster
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
@@ -279,6 +281,12 @@ class RestServer:
         http_url = self.url(config)
         transport = HttpTransport(broker.own, broker.tls_addresses)
         process.stack.push_async_callback(transport.close)
+        if config.http.health_of:
+            # Without TLS, and whatever brokers ask one another by: it is on the same machine.
+            plain = HttpTransport(OwnAccess(broker.own.token))
+            process.stack.push_async_callback(plain.close)
+            check = other_process_check(plain, config.http.health_of)
+            process.health.add("the process with the bookies", check)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         topics = topic_service(process, broker, http_url, transport)
