@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOGS_END_S = 10.0
+LOST_END_S = 2.0
+"""Of a broker that is no member any more: what it would store is another's, or recovered by it; the
+store is mostly out of reach then, and answers nothing for as long as one waits."""
 HAND_OVER_S = 30.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
 
@@ -126,7 +129,7 @@ async def start_broker(
     if leading is not None:
         partitions = partition_logs(process, metadata, of_ledgers, leading)
     logs = LogStores(of_ledgers, partitions)
-    end_within(stack, LOGS_END_S, "logs", logs.close)
+    end_within(stack, partial(_logs_end_s, process), "logs", logs.close)
     directory = LedgerDirectory(ledgers.manager, ledgers.registry)
 
     async def quorums_for(topic: str) -> Quorums:
@@ -156,7 +159,7 @@ async def start_broker(
     )
     tls = None if process.tls is None else (process.tls, config.tls)
     broker.secure(tls, own, membership.http_url_tls)
-    end_within(stack, LOGS_END_S, "broker", broker.close)
+    end_within(stack, partial(_logs_end_s, process), "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
     _add_checks(process, broker, ledgers, metadata, leading)
     if broker.kafka is not None:
@@ -174,6 +177,10 @@ async def start_broker(
     lost = partial(_membership_lost, process)
     await broker.join(membership.http_url, zone, timeout_ms, lost, membership.read_only)
     return broker
+
+
+def _logs_end_s(process: Process) -> float:
+    return LOST_END_S if process.fate.membership_lost else LOGS_END_S
 
 
 def _add_checks(
