@@ -21,7 +21,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import (
@@ -29,12 +29,11 @@ from magnetar.model.errors import (
     MetadataUnavailableError,
     SessionExpiredError,
 )
-from magnetar.protocols.kafka.coordination.lookups import in_time
-
-if TYPE_CHECKING:
-    from magnetar.protocols.kafka.services import Node
+from magnetar.protocols.kafka.lookups import in_time
 
 T = TypeVar("T")
+N = TypeVar("N")
+"""A broker, as clients are told of it."""
 
 KEPT_MAX: Final = 100_000
 STORE_AWAY: Final = (BrokerMetadataError, MetadataUnavailableError, SessionExpiredError)
@@ -57,35 +56,35 @@ class Questions:
             raise
 
 
-class TopicShape(NamedTuple):
+class FoundTopic(NamedTuple):
     """``partitions``: how many; 0: it is one without."""
 
     partitions: int
     topic_id: uuid.UUID
 
 
-class KnownPlaces:
+class KnownPlaces(Generic[N]):
     """Of one broker's sessions: what the store said last."""
 
     def __init__(self) -> None:
-        self.nodes: Mapping[str, Node] = {}
-        self._shapes: OrderedDict[TopicName, TopicShape] = OrderedDict()
-        self._leaders: OrderedDict[TopicName, Node] = OrderedDict()
+        self.nodes: Mapping[str, N] = {}
+        self._shapes: OrderedDict[TopicName, FoundTopic] = OrderedDict()
+        self._leaders: OrderedDict[TopicName, N] = OrderedDict()
 
-    def shape(self, topic: TopicName) -> TopicShape | None:
+    def shape(self, topic: TopicName) -> FoundTopic | None:
         return self._shapes.get(topic)
 
-    def found(self, topic: TopicName, shape: TopicShape) -> None:
+    def found(self, topic: TopicName, shape: FoundTopic) -> None:
         _keep(self._shapes, topic, shape)
 
     def is_gone(self, topic: TopicName) -> None:
         """There is no such topic."""
         self._shapes.pop(topic, None)
 
-    def leader(self, topic: TopicName) -> Node | None:
+    def leader(self, topic: TopicName) -> N | None:
         return self._leaders.get(topic)
 
-    def led(self, topic: TopicName, node: Node) -> None:
+    def led(self, topic: TopicName, node: N) -> None:
         _keep(self._leaders, topic, node)
 
 

@@ -206,7 +206,7 @@ class KafkaServices:
     )
     """Batches that are compressed otherwise at a time."""
     unread: UnreadPlaces = field(init=False)
-    known: KnownPlaces = field(default_factory=KnownPlaces)
+    known: KnownPlaces[Node] = field(default_factory=KnownPlaces)
     peers: PeerLines = field(init=False)
     topic_ids: TopicIds = field(init=False)
     last_epochs: LastEpochs = field(init=False)

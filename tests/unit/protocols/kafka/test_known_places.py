@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import MetadataUnavailableError
-from magnetar.protocols.kafka.coordination.lookups import ANSWER_S
-from magnetar.protocols.kafka.known_places import KEPT_MAX, KnownPlaces, TopicShape
+from magnetar.protocols.kafka.known_places import KEPT_MAX, FoundTopic, KnownPlaces
+from magnetar.protocols.kafka.lookups import ANSWER_S
 from magnetar.protocols.kafka.services import KafkaServices, Node
 from magnetar.protocols.kafka.topic_ids import TopicIds
 from magnetar.wire.kafka.apis import ApiKey
@@ -89,13 +89,13 @@ def test_a_leader_that_nobody_has_told_of_is_not_guessed(monkeypatch: pytest.Mon
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    known = KnownPlaces()
+    known = KnownPlaces[Node]()
     names = [parse_topic(f"t{number}") for number in range(KEPT_MAX + 1)]
     for name in names:
-        known.found(name, TopicShape(1, NO_UUID))
+        known.found(name, FoundTopic(1, NO_UUID))
         known.led(name, Node(1, "h", 1))
     assert known.shape(names[0]) is None
     assert known.leader(names[0]) is None
-    assert known.shape(names[-1]) == TopicShape(1, NO_UUID)
+    assert known.shape(names[-1]) == FoundTopic(1, NO_UUID)
     known.is_gone(names[-1])
     assert known.shape(names[-1]) is None

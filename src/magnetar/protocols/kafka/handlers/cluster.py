@@ -15,7 +15,7 @@ from typing import Final
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.handlers.operations import on_cluster, on_topic
-from magnetar.protocols.kafka.known_places import STORE_AWAY, Questions, TopicShape
+from magnetar.protocols.kafka.known_places import STORE_AWAY, FoundTopic, Questions
 from magnetar.protocols.kafka.last_epochs import LeaderOf
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
@@ -167,7 +167,7 @@ async def _topic(
 
 async def _shape(
     services: KafkaServices, name: str, topic: TopicName, create: bool, questions: Questions
-) -> TopicShape:
+) -> FoundTopic:
     """Raises ``TopicNotFoundError``, and what the store is out of reach with, if nothing is known
     of the topic."""
     try:
@@ -181,7 +181,7 @@ async def _shape(
         if known is None:
             raise
         return known
-    found = TopicShape(count, topic_id)
+    found = FoundTopic(count, topic_id)
     services.known.found(topic, found)
     return found
 
