@@ -892,6 +892,13 @@ class HttpConfig:
         default=-1,
         metadata={"meaning": "as port, with TLS: 8443 is usual; -1: none", "least": -1},
     )
+    health_of: str = field(
+        default="",
+        metadata={
+            "meaning": "URL of another process whose health is told with a broker's own: "
+            "`standalone --brokers` gives its brokers that of the one with the bookies; empty: none"
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)

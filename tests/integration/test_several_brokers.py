@@ -144,6 +144,25 @@ def test_data_are_those_of_one_broker_and_of_several(tmp_path: Path) -> None:
         several.role.kill()
 
 
+def test_the_health_of_the_bookies_is_told_by_brokers_and_by_their_own_process(
+    tmp_path: Path,
+) -> None:
+    """They were in a process without an address: nobody heard of a disk that failed."""
+    several = Several(tmp_path, "--brokers", "2", "--bookies", "2")
+    try:
+        found = re.search(r"whose health is at (http://[^,\s]+)", several.role.ready_line)
+        assert found is not None
+        own = httpx.get(f"{found[1]}/health", timeout=WAIT_S).json()
+        assert [each["ok"] for each in own["parts"] if each["part"] != "metadata"] == [True, True]
+        metrics = httpx.get(f"{found[1]}/metrics", timeout=WAIT_S).text
+        assert "magnetar_bookie_failed_reads_total" in metrics
+        theirs = httpx.get(f"{several.http_url}/health", timeout=WAIT_S).json()
+        told = {each["part"]: each for each in theirs["parts"]}
+        assert told["the process with the bookies"]["ok"], told
+    finally:
+        several.role.kill()
+
+
 def test_brokers_end_with_their_parent(several: Several) -> None:
     pids = several.pids()
     assert len(pids) == 2

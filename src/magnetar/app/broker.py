@@ -418,9 +418,13 @@ class Broker:
 
     async def leave(self) -> None:
         """Hand the topics over to other brokers, if there are any, before ``close``. Lookups are
-        answered meanwhile."""
+        answered meanwhile. With the membership lost there is nothing to hand over; clients were
+        sent away then (``_cut_off``), and the metadata store, which has to be asked for that, is
+        mostly out of reach."""
         bundles = self.control.bundles
         if not isinstance(bundles, SharedTopics):
+            return
+        if bundles.session_lost:
             return
         if self.followed is not None:
             await bundles.drain()  # first: nobody is sent here any more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers.read_failures import REMEDY
@@ -17,9 +17,13 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag
+from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.unread import REMEDY as REMEDY_UNREAD
 from magnetar.protocols.kafka.unread import UnreadPlaces
 from magnetar.topics.registry import Topics
+
+if TYPE_CHECKING:
+    from magnetar.admin.peers import Transport
 
 NAMED_MAX: Final = 5
 """Topics named in one answer; the log of the process names all."""
@@ -99,6 +103,33 @@ def _read(topics: Topics) -> PartHealth:
         "bring back bookies that have them; if no sound copy is left, go on without the entry: "
         f"magnetar topics seek {topic} --subscription {name} --to {first.behind}",
     )
+
+
+def other_process_check(transport: Transport, url: str) -> Check:
+    """Another process, as its own ``/health`` says; what is wrong there by the names that its parts
+    have there. ``url``: of its HTTP."""
+
+    async def check() -> PartHealth:
+        try:
+            status, found = await transport.ask("GET", f"{url}/health", {}, None)
+        except MagnetarError as error:
+            remedy = "see whether that process runs, and its log"
+            return PartHealth(False, f"{url}/health does not answer: {error}", remedy)
+        if status in (401, 403):
+            remedy = "give brokers a token (security.own_token_file), or set security.open_health"
+            return PartHealth(False, f"{url}/health refuses to answer this broker", remedy)
+        parts = found.get("parts") if isinstance(found, dict) else None
+        if not isinstance(parts, list):
+            remedy = "see that http.health_of is the address of a server of this platform"
+            return PartHealth(False, f"{url}/health answers {status}: {found}", remedy)
+        unwell = [each for each in parts if not each["ok"]]
+        return PartHealth(
+            not unwell,
+            "; ".join(f"{each['part']}: {each['problem']}" for each in unwell),
+            "; ".join(dict.fromkeys(each["remedy"] for each in unwell)),
+        )
+
+    return check
 
 
 def unread_check(unread: UnreadPlaces) -> Check:

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import MagnetarError, SessionExpiredError
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,11 @@ class Fate:
     def decided(self) -> bool:
         """It is ending."""
         return self._stopped.is_set()
+
+    @property
+    def membership_lost(self) -> bool:
+        """It is ending since others may have all that it had: its metadata session is over."""
+        return isinstance(self._error, SessionExpiredError)
 
     async def wait(self) -> None:
         """Until the role must end. Raises what a part has failed with."""

@@ -1,5 +1,6 @@
 """HTTP of the roles that are no brokers: a bookie, and auto-recovery. They serve it when they are
-given a port (``http.port``): health, metrics, and of a bookie its state.
+given a port (``http.port``): health, metrics, and of a bookie its state. The process that has the
+bookies of ``standalone --brokers`` always does: health and metrics.
 
 The libraries are REST's own (``admin``), imported on a thread and only where they are wanted.
 """
@@ -20,6 +21,7 @@ from magnetar.cluster.security.access import Access
 from magnetar.config import Config
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, port_of
+from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.bookie_state import BookieState
 from magnetar.model.errors import DigestError, MagnetarError, StartError
@@ -65,6 +67,13 @@ async def serve_bookie(
 async def serve_autorecovery(process: Process, bound: socket.socket) -> str:
     """As above. Its metrics say what it repairs; without the metadata store it repairs nothing, and
     ends when its session does."""
+    return await _serve(process, bound)
+
+
+async def serve_health(process: Process, metadata: MetadataStore, bound: socket.socket) -> str:
+    """As above, of the process that has the bookies of several brokers; their checks are added by
+    who starts them."""
+    process.health.add("metadata", metadata_check(metadata))
     return await _serve(process, bound)
 
 

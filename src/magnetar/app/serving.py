@@ -20,6 +20,7 @@ from magnetar.app.checks import (
     bookies_check,
     descriptors_check,
     metadata_check,
+    other_process_check,
     partitions_check,
     tables_check,
     topics_check,
@@ -31,6 +32,7 @@ from magnetar.app.partitions import open_partitions, partition_logs
 from magnetar.app.process import Process
 from magnetar.app.securing import open_authenticator, open_own_access
 from magnetar.app.storage import METADATA_END_S, Cluster
+from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOGS_END_S = 10.0
+LOST_END_S = 2.0
+"""Of a broker that is no member any more: what it would store is another's, or recovered by it; the
+store is mostly out of reach then, and answers nothing for as long as one waits."""
 HAND_OVER_S = 30.0
 ADMIN_MODULES = ("magnetar.admin.api", "magnetar.admin.server")
 
@@ -124,7 +129,7 @@ async def start_broker(
     if leading is not None:
         partitions = partition_logs(process, metadata, of_ledgers, leading)
     logs = LogStores(of_ledgers, partitions)
-    end_within(stack, LOGS_END_S, "logs", logs.close)
+    end_within(stack, partial(_logs_end_s, process), "logs", logs.close)
     directory = LedgerDirectory(ledgers.manager, ledgers.registry)
 
     async def quorums_for(topic: str) -> Quorums:
@@ -154,7 +159,7 @@ async def start_broker(
     )
     tls = None if process.tls is None else (process.tls, config.tls)
     broker.secure(tls, own, membership.http_url_tls)
-    end_within(stack, LOGS_END_S, "broker", broker.close)
+    end_within(stack, partial(_logs_end_s, process), "broker", broker.close)
     end_within(stack, HAND_OVER_S, "hand-over of the topics", broker.leave)
     _add_checks(process, broker, ledgers, metadata, leading)
     if broker.kafka is not None:
@@ -172,6 +177,10 @@ async def start_broker(
     lost = partial(_membership_lost, process)
     await broker.join(membership.http_url, zone, timeout_ms, lost, membership.read_only)
     return broker
+
+
+def _logs_end_s(process: Process) -> float:
+    return LOST_END_S if process.fate.membership_lost else LOGS_END_S
 
 
 def _add_checks(
@@ -279,6 +288,12 @@ class RestServer:
         http_url = self.url(config)
         transport = HttpTransport(broker.own, broker.tls_addresses)
         process.stack.push_async_callback(transport.close)
+        if config.http.health_of:
+            # Without TLS, and whatever brokers ask one another by: it is on the same machine.
+            plain = HttpTransport(OwnAccess(broker.own.token))
+            process.stack.push_async_callback(plain.close)
+            check = other_process_check(plain, config.http.health_of)
+            process.health.add("the process with the bookies", check)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=metrics.registry)
         topics = topic_service(process, broker, http_url, transport)

@@ -2,6 +2,10 @@
 
 ``run_standalone`` has the metadata and the bookies in this process and shares both with the
 brokers: the metadata through a Unix socket (``env.socket_metadata``), the bookies over TCP.
+It serves HTTP on the port behind the brokers' own (``http.port`` + their number): health and
+metrics of the bookies. Each broker tells that health with its own, so that whoever asks any of them
+hears of a disk that fails.
+
 ``run_cluster`` has nothing but the brokers, of a cluster whose metadata is in ZooKeeper.
 
 Broker i listens on the first one's ports plus i, and has a log directory of its own for
@@ -30,12 +34,13 @@ from magnetar.app.fate import Fate
 from magnetar.app.outside import real
 from magnetar.app.partitions import NOT_SET, with_partitions
 from magnetar.app.process import Process
+from magnetar.app.role_http import serve_health
 from magnetar.app.standalone import check_bookies, start_bookies
 from magnetar.app.storage import open_cluster, open_metadata
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.free_ports import free_port
-from magnetar.env.listening import ANY_ADDRESS, advertised_host
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.socket_metadata import SCHEME
 from magnetar.env.socket_metadata_server import MetadataServer
@@ -82,18 +87,24 @@ async def run_standalone(
         process = Process(config, real(), stack, fate)
         metadata = await open_metadata(process)
         cluster = await open_cluster(metadata, process.outside)
+        ports = choose_ports(config, wanted.brokers)
+        bound = bind(config.http.host, bookies_port(config, ports), "http.port")
+        stack.callback(bound.close)
         await start_bookies(process, cluster, bookies, data_dir, leave_limbo)
+        own_url = await serve_health(process, metadata, bound)
+        wanted = wanted._replace(settings=(*wanted.settings, "--set", f"http.health_of={own_url}"))
         url = config.metadata.url
         if not url.startswith("zk://"):
             url = await _share(process, metadata)
         # Replicas reach one another through Kafka's ports: without those none are kept.
         kept = with_partitions(config, data_dir.path) if config.kafka.listens else config
-        where = await start_brokers(process, wanted, url, kept.partition.directory)
+        where = await start_brokers(process, wanted, url, kept.partition.directory, ports)
         log.info("ready", seconds=round(time.perf_counter() - begun, 3))
         plural = "bookie" if bookies == 1 else "bookies"
         ready(
             f"magnetar standalone is ready: {where}  "
-            f"({wanted.brokers} brokers, {bookies} {plural}, data in {data_dir.path})"
+            f"({wanted.brokers} brokers, {bookies} {plural}, whose health is at {own_url}, "
+            f"data in {data_dir.path})"
         )
         await fate.wait()
         log.info("ending")
@@ -129,13 +140,17 @@ async def _share(process: Process, metadata: MetadataStore) -> str:
 
 
 async def start_brokers(
-    process: Process, wanted: Wanted, metadata_url: str, partitions: Path | None = None
+    process: Process,
+    wanted: Wanted,
+    metadata_url: str,
+    partitions: Path | None = None,
+    ports: Sequence[Ports] = (),
 ) -> str:
     """Returns where the first one is. ``partitions``: the first one's log directory, if it is
-    another than the configured one."""
+    another than the configured one. ``ports``: theirs, if they are chosen already."""
     config = process.config
     partitions = config.partition.directory if partitions is None else partitions
-    ports = choose_ports(config, wanted.brokers)
+    ports = ports or choose_ports(config, wanted.brokers)
     scope = TaskScope("brokers", ends_role(process.fate.fail))
     # By then others have its topics, for its session is over.
     silent_s = 2 * config.metadata.session_timeout_ms / 1000
@@ -246,6 +261,23 @@ def choose_ports(config: Config, brokers: int) -> Sequence[Ports]:
         )
         for number in range(brokers)
     ]
+
+
+def bookies_port(config: Config, ports: Sequence[Ports]) -> int:
+    """For HTTP of the process that has the bookies: behind those of the brokers, which have
+    ``ports``; a free one where theirs are. Raises ``ConfigError`` when a broker has it."""
+    taken = {port for each in ports for port in (each.pulsar, each.http, each.kafka)}
+    taken |= {port for each in ports for _, port in each.tls}
+    if config.http.port <= 0:
+        (found,) = free_ports(config.http.host, 0, 1, "http.port", taken)
+        return found
+    found = ports[-1].http + 1
+    if found in taken:
+        raise ConfigError(
+            f"port {found}, behind the brokers' http.port, is for the health of the bookies, and a "
+            f"broker listens there for something else; set the ports {len(ports) + 1} or more apart"
+        )
+    return found
 
 
 def free_ports(

@@ -78,6 +78,9 @@ FENCE = 1
 HIGH_PRIORITY = 2
 """Read flag: do not let it yield to adds."""
 
+STORED = 4
+"""Read flag of ``read_batch``: read it from the entry log, though it is cached."""
+
 AT_HAND_MAX = 1000
 """Entries taken from memory at once: whoever sets no number mostly wants fewer than lie there."""
 PACED_BYTES = 1 << 20
@@ -431,7 +434,9 @@ class Bookie:
         count = min(count, ledger.last_entry_id - first_entry_id + 1)
         if count <= 0:
             return ()
-        run = self._reads.at_hand(ledger, first_entry_id, min(count, AT_HAND_MAX))
+        # Who asks whether it can be read from the disk is not told what was read from it before.
+        memory = self._reads.not_flushed if flags & STORED else self._reads.at_hand
+        run = memory(ledger, first_entry_id, min(count, AT_HAND_MAX))
         if run:
             return run
         urgent = bool(flags & HIGH_PRIORITY)

@@ -84,6 +84,9 @@ def verify(
 ) -> int:
     """Read every copy of every confirmed entry, and see that it is sound and like the others.
 
+    Bookies read from their entry logs, not from their read caches; entries of the last moments,
+    which only the journal has, come from memory, and the kernel's page cache is not passed by.
+
     Ends with 1 when a copy is missing or damaged, differs from others, or could not be read. One
     that is interrupted says from where to go on. With --repair a damaged copy is replaced by a
     sound one of another bookie, and a ledger that lacks copies is marked, so that auto-recovery

@@ -120,7 +120,8 @@ def standalone(
 
     A broker uses one core. With --brokers N there are N processes more, which share the topics;
     broker i listens on --broker-port + i, --http-port + i and --kafka-port + i. Clients need the
-    first one's address only. One that dies is started again.
+    first one's address only. One that dies is started again. --http-port + N tells the health and
+    the metrics of the bookies; each broker tells that health, too.
 
     Kafka's clients are served on 9092 while Pulsar's are on 6650. With another --broker-port, or
     where 9092 is taken, they are not, unless --kafka-port says where.

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -275,7 +277,7 @@ class ZooKeeperMetadataStore:
         self._watches.clear()
         self._value_watches.clear()
         try:
-            await asyncio.to_thread(self._client.stop)
+            await _in_daemon(self._client.stop)
         except zk_errors.KazooException as error:
             log.warning(
                 "ZooKeeper session not closed in time; it ends with its timeout",
@@ -283,7 +285,7 @@ class ZooKeeperMetadataStore:
                 error=repr(error),
             )
             return
-        await asyncio.to_thread(self._client.close)
+        await _in_daemon(self._client.close)
 
     # -- operations ---------------------------------------------------------------------------
 
@@ -481,3 +483,31 @@ def _settle(answer: asyncio.Future[T], result: _Result[T]) -> None:
         answer.set_exception(result.exception)
     else:
         answer.set_result(result.value)
+
+
+async def _in_daemon(job: Callable[[], object]) -> None:
+    """Run ``job`` in a thread that the end of the process does not wait for, as it does for those
+    of ``to_thread``: kazoo waits for an ensemble that does not answer as long as a session may
+    last. Raises what ``job`` raises."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            job()
+        except Exception as failed:  # noqa: BLE001 (told)
+            error = failed
+        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(tell, error)
+
+    threading.Thread(target=run, name="ZooKeeper close", daemon=True).start()
+    await done

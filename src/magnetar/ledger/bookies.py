@@ -35,6 +35,7 @@ class ReadFlag(IntFlag):
     NONE = 0
     FENCE = 1  # fence the ledger before reading; needs the master key
     HIGH_PRIORITY = 2
+    STORED = 4  # of a batch: from the entry log, not from the read cache
 
 
 class BookieClient(Protocol):

@@ -6,14 +6,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from magnetar.admin.peers import PeerAnswer, PeerError
 from magnetar.app import children as children_module
+from magnetar.app.checks import other_process_check
 from magnetar.app.children import Child, Children, Probe
-from magnetar.app.several import choose_ports
+from magnetar.app.several import bookies_port, choose_ports
 from magnetar.config import Config
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import ConfigError, StartError
@@ -69,6 +72,50 @@ def test_ports_that_two_would_have_are_refused() -> None:
     choose_ports(configured(6650, 6652), 2)
     with pytest.raises(ConfigError, match=r"6652.* 3 or more apart"):
         choose_ports(configured(6650, 6652), 3)
+
+
+def test_the_bookies_of_several_brokers_have_a_port_behind_theirs() -> None:
+    config = configured(6650, 8080)
+    assert bookies_port(config, choose_ports(config, 3)) == 8083
+    clashing = configured(8083, 8080)
+    with pytest.raises(ConfigError, match=r"8083.* 4 or more apart"):
+        bookies_port(clashing, choose_ports(clashing, 3))
+    free = configured(0, 0)
+    ports = choose_ports(free, 3)
+    assert bookies_port(free, ports) not in {each.http for each in ports}
+
+
+class Answering:
+    """``admin.peers.Transport``: whatever it is asked, it answers that."""
+
+    def __init__(self, answer: PeerAnswer | None) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def ask(
+        self, method: str, url: str, query: Mapping[str, str], body: object
+    ) -> PeerAnswer:
+        self.asked.append(url)
+        if self.answer is None:
+            raise PeerError("nobody listens")
+        return self.answer
+
+
+def test_what_is_wrong_in_the_process_with_the_bookies_is_told_by_a_broker() -> None:
+    well = {"part": "metadata", "ok": True, "problem": "", "remedy": ""}
+    broken = {"part": "bookie-0", "ok": False, "problem": "the disk failed", "remedy": "a new one"}
+    for answer, ok, said in (
+        (PeerAnswer(200, {"ok": True, "parts": [well]}), True, ""),
+        (PeerAnswer(503, {"ok": False, "parts": [well, broken]}), False, "bookie-0: the disk fai"),
+        (PeerAnswer(401, {"reason": "who?"}), False, "refuses to answer"),
+        (PeerAnswer(404, {"reason": "no such path"}), False, "answers 404"),
+        (None, False, "nobody listens"),
+    ):
+        transport = Answering(answer)
+        found = asyncio.run(cast(Any, other_process_check(transport, "http://b:1")()))
+        assert transport.asked == ["http://b:1/health"]
+        assert (found.ok, said in found.problem) == (ok, True)
+        assert bool(found.remedy) == (not ok)
 
 
 def run(scenario: Callable[[Children], Awaitable[None]], *programs: str) -> None:

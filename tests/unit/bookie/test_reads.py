@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import HIGH_PRIORITY, Bookie
+from magnetar.bookie.bookie import HIGH_PRIORITY, STORED, Bookie
 from magnetar.bookie.ledgers.reads import PIECE_BYTES
 from magnetar.bookie.storage import read_pace
 from magnetar.env.disk import DiskFile, RealDisk
@@ -104,6 +104,44 @@ def test_reads_of_high_priority_do_not_yield_to_adds(
             assert await bookie.read_entry(1, 230, HIGH_PRIORITY) == entries[230]
 
     asyncio.run(scenario())
+
+
+def test_who_asks_what_is_stored_is_not_told_what_was_read_before(tmp_path: Path) -> None:
+    """Verifying took entries for sound that the bookie could not read from its disk any more."""
+
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path), disk) as bookie:
+            entries = await flushed(bookie, 1, 20, 100)
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == entries
+            disk.read_bytes.clear()
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == entries
+            assert not disk.read_bytes, "from the read cache"
+            assert await bookie.read_batch(1, 0, 20, 1 << 20, STORED) == entries
+            assert sum(disk.read_bytes) >= 20 * len(entries[0])
+            damage(tmp_path, entries[7])
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == entries
+            found = await bookie.read_batch(1, 0, 20, 1 << 20, STORED)
+            assert found == entries[:7]
+            with pytest.raises(BookieIOError):
+                await bookie.read_batch(1, 7, 1, 1 << 20, STORED)
+            fresh = [entry(1, i, size=100) for i in range(20, 25)]
+            await add(bookie, 1, range(20, 25), entries=fresh)  # in the journal alone
+            assert await bookie.read_batch(1, 20, 5, 1 << 20, STORED) == fresh
+
+    asyncio.run(scenario())
+
+
+def damage(folder: Path, stored: bytes) -> None:
+    """One byte of that entry, in whichever log it lies."""
+    for path in folder.rglob("*.log"):
+        at = path.read_bytes().find(stored)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + len(stored) - 1)
+                file.write(bytes([stored[-1] ^ 1]))
+            return
+    raise AssertionError("it is in no entry log")
 
 
 def test_readers_one_after_the_other_share_what_was_read(tmp_path: Path) -> None:

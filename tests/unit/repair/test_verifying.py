@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.ledger.bookies import ReadFlag
 from magnetar.ledger.reading.reader import read_policy
 from magnetar.model.errors import (
     BookieIOError,
@@ -35,13 +36,14 @@ PAYLOAD = b"0123456789"
 
 class Bookie(MemoryBookie):
     """``broken``: entries that its disk cannot read. ``busy``: reads that it refuses first.
-    ``silent``: it does not answer."""
+    ``silent``: it does not answer. ``asked``: the flags of reads that came."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.broken: set[int] = set()
         self.busy = 0
         self.silent = False
+        self.asked: set[int] = set()
 
     async def read_batch(
         self,
@@ -52,6 +54,7 @@ class Bookie(MemoryBookie):
         flags: int = 0,
         master_key: bytes = b"",
     ) -> list[bytes]:
+        self.asked.add(flags)
         if self.busy:
             self.busy -= 1
             raise TooManyRequestsError("busy")
@@ -163,6 +166,8 @@ def test_every_copy_of_a_sound_ledger_is_read_once(quorums: tuple[int, int, int]
     assert found.sound
     assert (found.entries, found.copies) == (30, 30 * quorums[1])
     assert found.byte_count == found.copies * (DIGEST.payload_offset + len(PAYLOAD))
+    asked = set[int]().union(*(each.asked for each in cluster.bookies.values()))
+    assert asked == {ReadFlag.STORED}, "what is cached proves nothing of the disk"
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)], ids=str)

@@ -57,10 +57,15 @@ class EntryReads:
         """The entry if it is kept here."""
         return self._cache.get(ledger_id, entry_id)
 
+    def not_flushed(self, ledger: HeldLedger, entry_id: int, count: int) -> Sequence[bytes]:
+        """As ``at_hand``, of what is in the journal and in no entry log yet: it is read nowhere
+        else."""
+        return ledger.storage.cache.run(ledger.ledger_id, entry_id, count)
+
     def at_hand(self, ledger: HeldLedger, entry_id: int, count: int) -> Sequence[bytes]:
         """The entry and what follows it, as far as memory has them in a row; empty: ask
         ``fetch``."""
-        written = ledger.storage.cache.run(ledger.ledger_id, entry_id, count)
+        written = self.not_flushed(ledger, entry_id, count)
         return written or self._cache.run(ledger.ledger_id, entry_id, count)
 
     def drop_entries(self, ledger_id: int, entry_ids: Sequence[int]) -> None:

@@ -162,6 +162,11 @@ class SharedTopics:
         self._draining = True  # in this turn of the loop: nothing is taken in another session
         self._lost(why)
 
+    @property
+    def session_lost(self) -> bool:
+        """For good: this broker must end."""
+        return self._session_lost
+
     # -- questions ----------------------------------------------------------------------------
 
     async def layout(self, namespace: str) -> Layout:

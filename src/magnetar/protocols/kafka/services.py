@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -34,6 +35,7 @@ from magnetar.model.errors import (
     UnknownTopicIdError,
 )
 from magnetar.model.ledger import Quorums
+from magnetar.protocols.kafka.known_places import STORE_AWAY, KnownPlaces, Questions
 from magnetar.protocols.kafka.last_epochs import LastEpochs
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
@@ -204,6 +206,7 @@ class KafkaServices:
     )
     """Batches that are compressed otherwise at a time."""
     unread: UnreadPlaces = field(init=False)
+    known: KnownPlaces[Node] = field(default_factory=KnownPlaces)
     peers: PeerLines = field(init=False)
     topic_ids: TopicIds = field(init=False)
     last_epochs: LastEpochs = field(init=False)
@@ -311,6 +314,34 @@ class KafkaServices:
         Kafka's protocol. Raises as ``Ownership.locate``."""
         owner = await self.control.ownership.locate(topic)
         return nodes.get(owner.service_url, NO_NODE) if isinstance(owner, At) else self.node
+
+    async def nodes_soon(self, questions: Questions) -> Mapping[str, Node]:
+        """As ``nodes``, or as it was last: the store is not waited for. Raises nothing of it."""
+        with suppress(MagnetarError):
+            self.known.nodes = await questions.ask(self.nodes)
+        return self.known.nodes
+
+    async def leader_soon(
+        self, topic: TopicName, nodes: Mapping[str, Node], questions: Questions
+    ) -> Node:
+        """As ``leader_of``, or as far as is known while the store does not answer; ``NO_NODE``:
+        nothing is. Raises as ``leader_of``, but for that."""
+        try:
+            found = await questions.ask(lambda: self.leader_of(topic, nodes))
+        except STORE_AWAY:
+            return self._leader_known(topic)
+        self.known.led(topic, found)
+        return found
+
+    def _leader_known(self, topic: TopicName) -> Node:
+        last = self.known.leader(topic)
+        if last is None or last == self.node:
+            try:
+                self.control.ownership.check(topic)
+            except MagnetarError:
+                return NO_NODE
+            return self.node
+        return last
 
     async def ask(self, node: Node, api_key: ApiKey, version: int, request: Any) -> Any:
         """The answer of that broker. Raises ``ServiceNotReadyError``."""

@@ -5,6 +5,9 @@ says what is wrong with them).
   is read from all of them at the same time, window by window: so much is in memory at once, and no
   more (``WINDOW_ENTRIES`` fingerprints of each bookie, ``READS_AT_ONCE`` answers of
   ``BATCH_BYTES``). ``Throttle`` bounds the pace.
+* Bookies read from their entry logs, and tell nothing out of their read caches
+  (``ReadFlag.STORED``; BookKeeper's own do not know it). What is in no entry log yet comes from
+  memory, and lies in the journal. The kernel's page cache is not passed by.
 * Only entries that are confirmed are looked at: what comes after them may still be written.
 * A bookie that is silent, or busy, is asked again, and then its copies are *unchecked*: neither
   sound nor at fault. A ledger is sound when nothing was found and nothing is unchecked.
@@ -24,6 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from magnetar.ledger.bookies import ReadFlag
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
@@ -221,7 +225,9 @@ class Verifier:
         bookie does not say whether it has them."""
         for attempt in range(ATTEMPTS):
             client = self._pool.client(bookie_id)
-            asking = client.read_batch(metadata.ledger_id, ids.start, len(ids), BATCH_BYTES)
+            asking = client.read_batch(
+                metadata.ledger_id, ids.start, len(ids), BATCH_BYTES, ReadFlag.STORED
+            )
             told = await reply(bookie_id, asking, self._timeout_s)
             if not isinstance(told, Refusal):
                 await pace(self._throttle, sum(map(len, told)))

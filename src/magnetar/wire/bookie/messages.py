@@ -23,6 +23,7 @@ ADD_HIGH_PRIORITY = 2
 ADD_DEFERRED_SYNC = 4
 READ_FENCE = 1
 READ_HIGH_PRIORITY = 2
+READ_STORED = 4
 """Flags of requests as the bookie and the ledger client know them (not the bits on the wire)."""
 
 

@@ -43,6 +43,7 @@ from magnetar.wire.bookie.messages import (
     ADD_RECOVERY,
     READ_FENCE,
     READ_HIGH_PRIORITY,
+    READ_STORED,
     AddRun,
     Auth,
     BatchRead,
@@ -64,6 +65,8 @@ BATCH_READ = 7
 FLAG_FENCE = 1
 FLAG_RECOVERY_ADD = 2
 FLAG_HIGH_PRIORITY = 4
+FLAG_STORED = 0x4000
+"""Ours, of a batch read; BookKeeper's bookies look at no such bit."""
 
 MASTER_KEY_BYTES = 20
 READ_ANSWER_BYTES = 24
@@ -190,6 +193,7 @@ def _refuse_add(body: memoryview) -> Request:
 
 def _read_flags(header: int) -> int:
     flags = READ_FENCE if header & FLAG_FENCE else 0
+    flags |= READ_STORED if header & FLAG_STORED else 0
     return flags | READ_HIGH_PRIORITY if header & FLAG_HIGH_PRIORITY else flags
 
 
@@ -303,6 +307,7 @@ def encode_adds(
 
 def _wire_read_flags(flags: int) -> int:
     bits = FLAG_FENCE if flags & READ_FENCE else 0
+    bits |= FLAG_STORED if flags & READ_STORED else 0
     return bits | FLAG_HIGH_PRIORITY if flags & READ_HIGH_PRIORITY else bits
 
 

@@ -21,7 +21,15 @@ from magnetar.model.ledger import DigestType
 from magnetar.speedups import decode_add_answers, join_entries
 from magnetar.wire.bookie import v2
 from magnetar.wire.bookie.digest import EntryDigest
-from magnetar.wire.bookie.messages import AddRun, Auth, BatchRead, Read, Refused, Request
+from magnetar.wire.bookie.messages import (
+    READ_STORED,
+    AddRun,
+    Auth,
+    BatchRead,
+    Read,
+    Refused,
+    Request,
+)
 
 KEY = bytes(range(20))
 OTHER_KEY = b"o" * 20
@@ -115,6 +123,13 @@ def batch_answer(entries: list[bytes]) -> bytes:
     answer = join_entries(entries, v2.BATCH_HEAD_BYTES)
     v2.put_batch_head(answer, BatchRead(3, 5, 9, 0, b"", 0, 0), len(answer))
     return bytes(answer)
+
+
+def test_a_batch_read_from_the_disk_has_a_bit_of_ours() -> None:
+    request = BatchRead(3, 5, 9, READ_STORED, b"", 100, 65536)
+    data = v2.encode_batch_read(request)
+    assert data[6:8] == b"\x40\x00"
+    assert v2.decode_requests(memoryview(data), 0, len(data), 1 << 20) == ([request], len(data))
 
 
 def test_golden_batch_read_answer() -> None:

@@ -38,9 +38,9 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
 from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, Reader
-from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
 from magnetar.protocols.kafka.group_settings import CONSUMER
+from magnetar.protocols.kafka.lookups import in_time
 from magnetar.protocols.kafka.names import kafka_name
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH

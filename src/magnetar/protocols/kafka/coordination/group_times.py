@@ -8,8 +8,8 @@ import structlog
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.live_groups import LiveConsumerGroup, LiveShareGroup
-from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.group_settings import told_times
+from magnetar.protocols.kafka.lookups import in_time
 from magnetar.protocols.kafka.services import KafkaServices
 
 log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
     OffsetKey,
     PendingKey,
 )
-from magnetar.protocols.kafka.coordination.lookups import ANSWER_S, in_time
+from magnetar.protocols.kafka.lookups import ANSWER_S, in_time
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.errors import ErrorCode

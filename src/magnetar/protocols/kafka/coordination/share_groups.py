@@ -25,9 +25,9 @@ from magnetar.protocols.kafka.coordination.consumer_groups import LOOK_UP_MS, MI
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_times import learn_times
 from magnetar.protocols.kafka.coordination.live_groups import LiveShareGroup
-from magnetar.protocols.kafka.coordination.lookups import in_time
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
 from magnetar.protocols.kafka.group_settings import SHARE
+from magnetar.protocols.kafka.lookups import in_time
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.shares.share_group import ShareAnswer, ShareHeartbeat
 from magnetar.protocols.kafka.shares.share_records import ShareGroupKey, ShareGroupRecord

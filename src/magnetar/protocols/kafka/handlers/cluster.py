@@ -15,7 +15,8 @@ from typing import Final
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.handlers.operations import on_cluster, on_topic
-from magnetar.protocols.kafka.last_epochs import NEVER_OPENED, LeaderOf
+from magnetar.protocols.kafka.known_places import STORE_AWAY, FoundTopic, Questions
+from magnetar.protocols.kafka.last_epochs import LeaderOf
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
 from magnetar.protocols.kafka.session import KafkaSession
@@ -50,24 +51,25 @@ async def api_versions(
 async def metadata(
     session: KafkaSession, head: RequestHead, request: MetadataRequest
 ) -> MetadataResponse:
-    services = session.services
+    services, questions = session.services, Questions()
     answer = MetadataResponse(cluster_id=services.control.name)
-    nodes = await _nodes(session)
+    nodes = await _nodes(session, questions)
     answer.brokers = [BrokerNode(*node.by(session.tls)) for node in nodes.values()]
     answer.controller_id = services.node.node_id
     if request.include_cluster_operations:
         answer.cluster_operations = on_cluster(session)
     if request.topics is None or (head.version == 0 and not request.topics):
-        for name in await _all_names(services):
-            answer.topics.append(await _topic(services, name, False, nodes))
+        for name in await questions.ask(lambda: _all_names(services)):
+            answer.topics.append(await _topic(services, name, False, nodes, questions))
     else:
-        await name_topics(services, head, request)
+        await name_topics(services, head, request, questions)
         create = request.allow_auto_topic_creation
         for topic in request.topics:
             if topic.name is None:
                 answer.topics.append(not_known(head, topic))
             else:
-                answer.topics.append(await _topic(services, topic.name, create, nodes))
+                said = await _topic(services, topic.name, create, nodes, questions)
+                answer.topics.append(said)
     if request.include_topic_operations:
         await _tell_operations(session, answer.topics)
     return answer
@@ -87,32 +89,44 @@ def not_known(head: RequestHead, topic: MetadataTopic) -> TopicMetadata:
     return TopicMetadata(ErrorCode.UNKNOWN_TOPIC_ID, None, topic.topic_id)
 
 
-async def name_topics(services: KafkaServices, head: RequestHead, request: MetadataRequest) -> None:
+async def name_topics(
+    services: KafkaServices,
+    head: RequestHead,
+    request: MetadataRequest,
+    questions: Questions | None = None,
+) -> None:
     """Topics that are asked for by their ids get their names. Raises ``MetadataError``."""
+    questions = questions or Questions()
     # Kafka's client in Java sends an empty name with an id.
     by_id = [topic for topic in request.topics or [] if not topic.name]
     by_id = [topic for topic in by_id if topic.name is None or topic.topic_id != NO_UUID]
     if by_id and head.version >= IDS_SINCE:
-        found = await services.topic_ids.names(topic.topic_id for topic in by_id)
+        ids = [topic.topic_id for topic in by_id]
+        try:
+            found = await questions.ask(lambda: services.topic_ids.names(ids))
+        except STORE_AWAY:  # as they were told last; without a name clients would drop the topic
+            told = {each: services.topic_ids.told(each) for each in ids}
+            if None in told.values():
+                raise
+            found = {each: name for each, name in told.items() if name is not None}
         for topic in by_id:
             topic.name = found.get(topic.topic_id)
 
 
 async def described_topic(session: KafkaSession, name: str) -> TopicMetadata:
     """As Metadata says it, with what the client may do; the topic is not made."""
-    found = await _topic(session.services, name, False, await _nodes(session))
+    questions = Questions()
+    nodes = await _nodes(session, questions)
+    found = await _topic(session.services, name, False, nodes, questions)
     await _tell_operations(session, [found])
     return found
 
 
-async def _nodes(session: KafkaSession) -> Mapping[str, Node]:
+async def _nodes(session: KafkaSession, questions: Questions) -> Mapping[str, Node]:
     """Those that the client can reach as it came. This broker is one, also while the others cannot
     be asked for."""
     services = session.services
-    try:
-        found = dict(await services.nodes())
-    except MagnetarError:
-        found = {}
+    found = dict(await services.nodes_soon(questions))
     if services.node not in found.values():
         found[""] = services.node
     return {url: node for url, node in found.items() if node.by(session.tls).port >= 0}
@@ -125,18 +139,23 @@ async def _all_names(services: KafkaServices) -> list[str]:
 
 
 async def _topic(
-    services: KafkaServices, name: str, create: bool, nodes: Mapping[str, Node]
+    services: KafkaServices,
+    name: str,
+    create: bool,
+    nodes: Mapping[str, Node],
+    questions: Questions,
 ) -> TopicMetadata:
     said = TopicMetadata(name=name)
     try:
         topic = topic_of(name)
-        partitions = await _partitions(services, name, topic, create)
-        said.topic_id = await services.topic_ids.of(topic)
+        shape = await _shape(services, name, topic, create, questions)
+        count, said.topic_id = shape
+        partitions = [topic.of_partition(index) for index in range(count)] if count else [topic]
         for start in range(0, len(partitions), LOOKUPS_AT_ONCE):
             some = partitions[start : start + LOOKUPS_AT_ONCE]
             said.partitions += await asyncio.gather(
                 *(
-                    _partition(services, at, each, said.topic_id, nodes)
+                    _partition(services, at, each, said.topic_id, nodes, questions)
                     for at, each in enumerate(some, start)
                 )
             )
@@ -146,12 +165,33 @@ async def _topic(
     return said
 
 
-async def _partitions(
-    services: KafkaServices, name: str, topic: TopicName, create: bool
-) -> list[TopicName]:
-    """Raises ``TopicNotFoundError``."""
-    count = await services.count_of(topic)
-    if not count and not await services.topics.exists(topic):
+async def _shape(
+    services: KafkaServices, name: str, topic: TopicName, create: bool, questions: Questions
+) -> FoundTopic:
+    """Raises ``TopicNotFoundError``, and what the store is out of reach with, if nothing is known
+    of the topic."""
+    try:
+        count = await _count(services, name, topic, create, questions)
+        topic_id = await questions.ask(lambda: services.topic_ids.of(topic))
+    except TopicNotFoundError:
+        services.known.is_gone(topic)
+        raise
+    except STORE_AWAY:
+        known = services.known.shape(topic)
+        if known is None:
+            raise
+        return known
+    found = FoundTopic(count, topic_id)
+    services.known.found(topic, found)
+    return found
+
+
+async def _count(
+    services: KafkaServices, name: str, topic: TopicName, create: bool, questions: Questions
+) -> int:
+    """Its partitions; 0: it has none. Raises as ``_shape``."""
+    count = await questions.ask(lambda: services.count_of(topic))
+    if not count and not await questions.ask(lambda: services.topics.exists(topic)):
         if not (create and services.broker.auto_create_topics):
             raise TopicNotFoundError(f"topic {name} does not exist")
         check_new(name)
@@ -159,12 +199,14 @@ async def _partitions(
             topic, max(1, services.broker.auto_create_partitions)
         )
         count = await services.count_of(topic)
-    return [topic.of_partition(index) for index in range(count)] if count else [topic]
+    return count
 
 
-async def _leader(services: KafkaServices, topic: TopicName, nodes: Mapping[str, Node]) -> Node:
+async def _leader(
+    services: KafkaServices, topic: TopicName, nodes: Mapping[str, Node], questions: Questions
+) -> Node:
     try:
-        return await services.leader_of(topic, nodes)
+        return await services.leader_soon(topic, nodes, questions)
     except MagnetarError:
         return NO_NODE
 
@@ -175,8 +217,9 @@ async def _partition(
     topic: TopicName,
     topic_id: uuid.UUID,
     nodes: Mapping[str, Node],
+    questions: Questions,
 ) -> PartitionMetadata:
-    leader = await _leader(services, topic, nodes)
+    leader = await _leader(services, topic, nodes, questions)
     said = PartitionMetadata(index=index, leader_id=leader.node_id)
     replicated = services.replicated
     known = None if replicated is None else replicated.replicas_of(topic)
@@ -188,18 +231,20 @@ async def _partition(
         return said
     said.replicas = [leader.node_id]
     said.in_sync = [leader.node_id]
-    said.leader_epoch = await _epoch(services, topic, LeaderOf(topic_id, leader.node_id))
+    said.leader_epoch = await _epoch(services, topic, LeaderOf(topic_id, leader.node_id), questions)
     return said
 
 
-async def _epoch(services: KafkaServices, topic: TopicName, leader: LeaderOf) -> int:
+async def _epoch(
+    services: KafkaServices, topic: TopicName, leader: LeaderOf, questions: Questions
+) -> int:
     """Of a log that has one owner. Where this broker does not have it open, that of its last
     opening, never a later one: clients that have seen an epoch take -1 for a partition without a
     leader, whoever is named as such, and would wait for one until somebody else opened the log."""
     try:
-        return await services.last_epochs.of(topic, leader)
+        return await questions.ask(lambda: services.last_epochs.of(topic, leader))
     except MagnetarError:  # the store does not answer
-        return NEVER_OPENED
+        return services.last_epochs.last(topic, leader)
 
 
 def _tell_replicas(said: PartitionMetadata, known: KnownReplicas, leader: Node) -> None:
@@ -214,7 +259,7 @@ async def describe_cluster(
     session: KafkaSession, head: RequestHead, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     services = session.services
-    nodes = await _nodes(session)
+    nodes = await _nodes(session, Questions())
     answer = DescribeClusterResponse(
         cluster_id=services.control.name,
         controller_id=services.node.node_id,

@@ -18,6 +18,7 @@ from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Joining, protocols_of
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, OffsetKey
 from magnetar.protocols.kafka.coordination.offset_commits import gathered, told
+from magnetar.protocols.kafka.known_places import Questions
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -93,15 +94,18 @@ class GroupHandlers:
         if kind not in (GROUP, TRANSACTION):
             said.error_code, said.error_message = ErrorCode.INVALID_REQUEST, NO_SHARES
             return said
+        questions = Questions()
         try:
-            await self.coordinator.prepare()
-            node: Node = await services.leader_of(
-                self.coordinator.topic_for(key), await services.nodes()
+            await questions.ask(self.coordinator.prepare)
+            nodes = await services.nodes_soon(questions)
+            node: Node = await services.leader_soon(
+                self.coordinator.topic_for(key), nodes, questions
             )
         except MagnetarError as error:
             node, said.error_message = NO_NODE, str(error)
         if node.by(session.tls).port < 0:
             node, said.error_code = NO_NODE, ErrorCode.COORDINATOR_NOT_AVAILABLE
+            said.error_message = said.error_message or "it is not known who coordinates; ask again"
         said.node_id, said.host, said.port = node.by(session.tls)
         return said
 
