@@ -165,7 +165,9 @@ def test_a_table_takes_the_rest_and_its_consumers_go_on(
     assert "no replica has a sound copy" in report.topics[0].errors[0]
     words = ["table", TOPIC, "--warehouse", str(warehouse), "--service-url", platform.service_url]
     ended = CliRunner().invoke(
-        pipeline, [*words, "--fail-on-data-loss", "false", "--keep-ledgers", "1", "--json"]
+        pipeline,
+        [*words, "--fail-on-data-loss", "false", "--keep-ledgers", "1", "--json"],
+        standalone_mode=False,
     )
     assert ended.return_value == 1, ended.output
     found = json.loads(ended.stdout)
@@ -189,7 +191,9 @@ def test_a_table_takes_the_rest_and_its_consumers_go_on(
         served.append(reader.read_next(10_000).data())
     client.close()
     assert served == left
-    assert CliRunner().invoke(pipeline, [*words, "--status"]).return_value == 0
+    assert (
+        CliRunner().invoke(pipeline, [*words, "--status"], standalone_mode=False).return_value == 0
+    )
 
 
 def _only_in_the_table(platform: Standalone) -> None:
