@@ -5,7 +5,7 @@ of ours is said in one line as well, and is the first that Spark's own error say
 leave the Python traceback out, which would stand before it. (An error of ours says by itself what
 happened and what to do; of any other the traceback stays.) Lines go to the standard error of the
 process that found out, the driver's or a task's, as Python's own logging does without being told
-otherwise.
+otherwise; who wants to know of all of them asks for rows (``columns/lost_rows.py``).
 """
 
 from __future__ import annotations

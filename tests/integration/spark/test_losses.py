@@ -129,6 +129,47 @@ def test_what_was_deleted_between_two_micro_batches_is_a_loss(
     assert sink.values == [*range(13), *left]
 
 
+def test_what_was_deleted_is_told_by_rows_as_well(
+    spark: SparkSession,
+    platform: Standalone,
+    client: pulsar.Client,
+    topic: str,
+    kept: Kept,
+    tmp_path: Path,
+) -> None:
+    """By a micro-batch's offsets alone: one that failed and runs again tells the same. A batch read
+    whose start was deleted tells it, too."""
+    first = send(client, topic, 0, 13)
+    checkpoint = tmp_path / "checkpoint"
+    run_available(stream(spark, platform, topic), Collected(), checkpoint)
+    ids = send(client, topic, 13, 50)
+    kept.let_go(ids[-8])
+    left = [13 + n for n, item in enumerate(ids) if item.ledger_id() >= kept.ledgers()[0]]
+    told: list[Any] = []
+    failures = [RuntimeError("planted failure")]
+
+    def collect(frame: DataFrame, number: int) -> None:
+        rows = frame.collect()
+        if failures and any(row._lost is not None for row in rows):
+            raise failures.pop()
+        told.extend(rows)
+
+    passing = {"failOnDataLoss": "false", "includeLosses": "true"}
+    rows_of = stream(spark, platform, topic, **passing)
+    with pytest.raises(StreamingQueryException, match="planted failure"):
+        run_available(rows_of, cast(Collected, collect), checkpoint)
+    run_available(rows_of, cast(Collected, collect), checkpoint)
+    assert sorted(int(row.value) for row in told if row._lost is None) == left
+    (loss,) = [row for row in told if row._lost is not None]
+    assert (loss.topic, loss._lost.messages) == (
+        f"persistent://public/default/{topic}", 50 - len(left)
+    )  # fmt: skip
+    start = json.dumps({topic: f"{first[5].ledger_id()}:{first[5].entry_id()}:0"})
+    batch = read(spark, platform, topic, startingOffsets=start, **passing)
+    lost = [row for row in batch.collect() if row._lost is not None]
+    assert [row._lost.entry_id for row in lost] == [first[5].entry_id()]
+
+
 def test_a_reader_that_had_read_everything_lost_nothing(
     spark: SparkSession,
     platform: Standalone,

@@ -108,8 +108,8 @@ class Streamed:
         self.batches += bool(progress.numInputRows)
         for about, row in progress.observedMetrics.items():
             if about == LOST:
-                for each in row[LOST]:
-                    self.lost.pass_over(of_row(each.asDict()))
+                for each in row[LOST]:  # Spark makes no rows of structs in an array
+                    self.lost.pass_over(of_row(each))
                 continue
             for name, value in row.asDict().items():
                 self.observed[name] = self.observed.get(name, 0) + int(value or 0)

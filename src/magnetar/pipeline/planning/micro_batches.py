@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent
+from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent, Loss
 from magnetar.pipeline.options.source_options import TriggerLimits
 from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Point, from_offset, to_offset
 from magnetar.pipeline.planning.planner import Planner
-from magnetar.pipeline.planning.plans import Points, backlogs, created_of, end_of
+from magnetar.pipeline.planning.plans import Points, backlogs, created_of, end_of, lost_between
 
 
 class MicroBatches:
@@ -88,6 +88,19 @@ class MicroBatches:
             return self._starts
         self._planner.check_topics(last)
         return {name: _start_of(name, first, last) for name in last.points}
+
+    def losses_of(self, first: Offset, last: Offset, read: Collection[str]) -> list[Loss]:
+        """What was gone before it was planned, and no task tells of: those of one that was planned
+        before a restart ``read`` from ``first`` on, and so find the same once more."""
+        found = lost_between(first, last)
+        if last == self._planned:
+            return found
+        return [
+            loss
+            for loss in found
+            if loss.topic not in read
+            or first.created_ms.get(loss.topic) != last.created_ms.get(loss.topic)
+        ]
 
     def backlog(self) -> dict[str, object] | None:
         """The ends of the log and how many messages lie between the last micro-batch and them."""

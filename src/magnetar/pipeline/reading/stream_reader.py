@@ -102,11 +102,11 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = from_offset(start), from_offset(end)
-        told = self._told(lost_between(first, last))
         if first.initial:
-            return told
+            return self._told(lost_between(first, last))
         with said_in_one_line():
             parts = ranges_of(self._plan.starts_of(first, last), last)
+            told = self._told(self._plan.losses_of(first, last, {part.topic for part in parts}))
             pins = self._planner.pin(parts)
             self._prefetched = None if told else self._small(parts)
             if self._prefetched is not None:  # one task, which reads these if they are lost

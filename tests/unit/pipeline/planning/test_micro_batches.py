@@ -122,3 +122,25 @@ def test_ranges_of_a_plan_that_was_made_before_a_restart() -> None:
     other = {name: made_ms + 1 for name, made_ms in end.created_ms.items()}
     anew = again.starts_of(case.start, Offset(end.points, other))
     assert anew == dict.fromkeys(case.names, Point(START, 0))
+
+
+def test_a_loss_is_told_by_the_plan_or_by_the_tasks_of_one_that_runs_again() -> None:
+    """Never by both: tasks of a micro-batch of before a restart read from its first offset on."""
+    cluster = FakeCluster()
+    cluster.make(A)
+    cluster.publish(A, 2)
+    settings = options(topics="a", failOnDataLoss="false")
+    planner = Planner(settings, cast(BrokerClient, cluster), lambda: cluster.now_ms)
+    plan = MicroBatches(planner, TriggerLimits())
+    extents = planner.extents()
+    first = Offset(planner.starts(extents), created_of(extents))
+    cluster.logs[A].roll()
+    cluster.logs[A].trim(1)
+    cluster.publish(A, 1)
+    last = plan.after(first, everything=True)
+    assert last is not None
+    (loss,) = plan.losses_of(first, last, {A})
+    assert (loss.topic, loss.messages) == (A, 2)
+    again = MicroBatches(planner, TriggerLimits())
+    assert not again.losses_of(first, last, {A})
+    assert [each.messages for each in again.losses_of(first, last, ())] == [2]
