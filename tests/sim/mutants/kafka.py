@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from magnetar.log.partition import producer_states as partition_states
+from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination import transaction
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
@@ -77,9 +78,12 @@ def _told_before_stored() -> AbstractContextManager[None]:
     async def change(
         self: Any, shard: Any, changes: Sequence[Change], instead: Sequence[Change] = ()
     ) -> None:
+        async def store() -> None:
+            with suppress(MagnetarError):  # nobody is told
+                await original(self, shard, changes, instead)
+
         shard.log.state.apply(changes)
-        storing = original(self, shard, changes, instead)
-        self._services.scope.spawn(storing, "stores what was told")
+        self._services.scope.spawn(store(), "stores what was told")
 
     return replaced((Coordinator, "change", change))
 
