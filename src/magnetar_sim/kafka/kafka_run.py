@@ -402,6 +402,7 @@ class KafkaRun:
                 ),
                 self._transaction_plan([target for _, target in self._piped]),
                 OUTPUT,
+                hesitates=rng.choice((0.0, 0.05)),
             )
 
             def make(of: IdHistory, name: str, plan: PipePlan = plan) -> Incarnation:
