@@ -259,7 +259,7 @@ class KafkaRun:
         rng = random.Random(f"{self._seed}/kafka faults")
         first_s, end_s = begin_s + FAULTS_FROM_S, begin_s + HEAL_S - 1
         ours = BrokerFaults(self.cluster, rng, self.brokers, self.hosts)
-        ours.plan(rng.choice((0, 1, 3, 8)), first_s, end_s)
+        ours.plan(rng.choice((1, 3, 8, 15)), first_s, end_s)
         topics = [
             f"persistent://public/default/{name}-partition-{index}" for name, index in self.places
         ]
@@ -402,6 +402,7 @@ class KafkaRun:
                 ),
                 self._transaction_plan([target for _, target in self._piped]),
                 OUTPUT,
+                hesitates=rng.choice((0.0, 0.05)),
             )
 
             def make(of: IdHistory, name: str, plan: PipePlan = plan) -> Incarnation:

@@ -83,6 +83,8 @@ class Membership:
         self.places: Sequence[Place] = ()
         self.must_join = True
         """It is told to join again; until then it may commit."""
+        self.silent = False
+        """Its application has not asked for records for long: it sends no heartbeats."""
         self._history = history
 
     def reset(self) -> None:
@@ -173,7 +175,7 @@ class Membership:
         """Heartbeats, for as long as it is a member of a generation."""
         while True:
             await asyncio.sleep(self.plan.session_ms / 1000 / STEPS)
-            if self.must_join:
+            if self.must_join or self.silent:
                 continue
             generation = self.generation
             request = HeartbeatRequest(self.plan.group, generation, self.member_id)

@@ -39,6 +39,7 @@ from magnetar_sim.kafka.transactional import (
 
 BATCH_MAX: Final = 3
 """Records of a batch that it writes."""
+HESITATES_S: Final = 5.0
 NOT_TAKEN: Final = (*MEMBER_GONE, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -49,6 +50,8 @@ class PipePlan:
     transactions: TransactionPlan
     target: str
     """The topic that it writes to."""
+    hesitates: float
+    """In how many of its transactions it is silent for a while before it commits."""
 
 
 class Sources:
@@ -157,6 +160,11 @@ class Pipe:
         if not aborts or rng.random() < 0.5:
             taken = await self._add_offsets(transaction, offsets, generation, member_id)
             aborts = aborts or not taken
+        if rng.random() < self._plan.hesitates:
+            producer.history.count("pipes that hesitate")
+            self.member.silent = True
+            await asyncio.sleep(rng.uniform(1.0, HESITATES_S))
+            self.member.silent = False
         await producer.end(not aborts)
         if aborts:
             await self._begin_at_committed()

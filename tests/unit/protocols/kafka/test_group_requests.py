@@ -181,6 +181,38 @@ def test_a_group_without_members_and_offsets_is_empty_until_it_is_deleted() -> N
     run(scenario)
 
 
+def test_a_group_whose_log_is_begun_anew_goes_on_there_alone() -> None:
+    """An append had failed, the log was replayed, and the groups from before still looked at time:
+    who had waited in one was answered twice, which ended the coordinator's timer, and members that
+    it missed were taken away in the log behind the back of those who go on."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        raised: list[Any] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: raised.append(context))
+        one, two, three = world.peer(), world.peer(), world.peer()
+        first = await joined(one)
+        await synced(one, first, {first.member_id: b"mine"})
+        coming = asyncio.ensure_future(joined(two))
+        await asyncio.sleep(0.1)
+        assert not coming.done(), "the first has not joined again"
+        log_of(world).failing = LogError("for a test")
+        assert await committed(three, 6, first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log_of(world).failing = None
+        assert (await coming).error_code == ErrorCode.NOT_COORDINATOR
+        assert await beats(one, first) is ErrorCode.NONE
+        stored = len(log_of(world)._entries)
+        for _ in range(4):  # past the time within which all were to join
+            await asyncio.sleep(3)
+            assert await beats(one, first) is ErrorCode.NONE
+        assert raised == []
+        assert len(log_of(world)._entries) == stored
+        await moved(world)
+        assert await beats(one, first) is ErrorCode.NONE
+
+    run(scenario)
+
+
 async def moved(world: KafkaWorld) -> None:
     """The coordinator ends; another one goes on from the log."""
     await world.broker.topics.unload(world.server.coordinator.topic_for(G))

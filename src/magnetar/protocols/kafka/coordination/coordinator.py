@@ -85,6 +85,7 @@ class Shard:
         return found if found is not None and found.group.epoch else None
 
     def end(self) -> None:
+        self.log.end()
         for live in self.consumers.values():
             live.end()
         for share in self.shares.values():

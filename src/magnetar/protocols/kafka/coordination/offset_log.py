@@ -13,7 +13,9 @@ Rules:
 * The log is replayed when it is opened, from the place of its cursor on. After
   ``SNAPSHOT_RECORDS`` records, and more than are known, all that is known is written again, and
   when that is stored the cursor moves to its begin: what lies before it can be trimmed.
-* When the topic closes here (it moves, or its log fails), nothing of it is known any more.
+* When the topic closes here (it moves, or its log fails), nothing of it is known any more. When an
+  append fails and the topic stays open, this one has ended, and stores nothing more: another one
+  is made of the log, and does not know what this one would still write.
 
 Why: docs/adr/0107-offsets-of-groups.md.
 """
@@ -75,6 +77,7 @@ class OffsetLog:
         self._record_bytes_max = record_bytes_max
         self.state = CoordinatorState()
         self._cursor: Cursor | None = None
+        self._ended = False
         self._records = 0
         """In the log since the cursor's place, as far as known."""
         self._snapshot: _Snapshot | None = None
@@ -89,7 +92,11 @@ class OffsetLog:
 
     @property
     def usable(self) -> bool:
-        return not self.topic.closed
+        return not self._ended and not self.topic.closed
+
+    def end(self) -> None:
+        """Idempotent."""
+        self._ended = True
 
     async def replay(self) -> None:
         """Learn what is committed. Raises ``LogError``, ``MetadataError``."""
