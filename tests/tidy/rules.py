@@ -356,7 +356,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("world",),
         ("cluster", "machines", "replicas"),
         ("brokers", "repair"),
-        ("staged", "tabled"),
+        ("kafka", "staged", "tabled"),
         ("cluster_run",),
         ("__main__",),
     ),
