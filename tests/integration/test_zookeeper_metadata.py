@@ -379,6 +379,36 @@ def test_a_restarted_server_keeps_session_nodes_and_watches(tmp_path: Path) -> N
         asyncio.run(main())
 
 
+def test_a_silent_server_is_noticed_while_it_is_asked(tmp_path: Path) -> None:
+    """kazoo puts off its own look with each request: it would go on asking for as long as there is
+    something to ask, while the ensemble has given the session to others."""
+
+    async def main() -> None:
+        pid, states = server.pid, list[SessionState]()
+        assert pid is not None
+        url = f"zk://{server.address}/root"
+        async with opened(url, session_timeout_ms=4_000, operation_timeout_ms=60_000) as store:
+            store.watch_session(states.append)
+            await store.create("/there", b"")
+            asked: set[asyncio.Task[Versioned]] = set()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                deadline_s = time.monotonic() + 60
+                while SessionState.SUSPENDED not in states and time.monotonic() < deadline_s:
+                    asked.add(asyncio.create_task(store.get("/there")))
+                    await asyncio.sleep(0.1)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert states == [SessionState.SUSPENDED]
+            for each in asyncio.as_completed(asked):
+                assert (await each).value == b""
+            assert states.count(SessionState.SUSPENDED) == 1
+            assert states[-1] is SessionState.CONNECTED
+
+    with ZooKeeperServer(tmp_path / "zk") as server:
+        asyncio.run(main())
+
+
 def test_operations_on_a_lost_server_fail_in_bounded_time(tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path / "zk")
 

@@ -82,6 +82,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.bookie.storage.read_pace",
     "magnetar.env.frame_budget",
     "magnetar.env.send_budget",
+    "magnetar.env.silence",
     "magnetar.ledger.writing.quorum_write",
     "magnetar.ledger.recovering.recovery_plan",
     "magnetar.ledger.placing.placement",

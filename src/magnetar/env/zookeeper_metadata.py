@@ -7,7 +7,10 @@ ever called that could block the loop.
 Session: CONNECTED -> SUSPENDED (connection lost, the session may live on) -> CONNECTED again, or
 EXPIRED (the ensemble dropped it with its ephemeral nodes) -> CONNECTED with a new session. A
 client that cannot reach the ensemble cannot know that its session expired: SUSPENDED for longer
-than the session timeout is to be taken for EXPIRED by whoever must not act twice.
+than the session timeout is to be taken for EXPIRED by whoever must not act twice. It is SUSPENDED
+too when questions had no answer for two thirds of that time (``env.silence``; ZooKeeper's own
+client has the same bound): kazoo looks whether the ensemble lives only while nothing is asked, and
+goes on sending to one that is silent for as long as there is something to send.
 
 Broken connections: reads are repeated on the next connection until ``operation_timeout_ms`` is
 over; a write whose answer was lost raises ``MetadataUnavailableError`` (``SessionExpiredError``
@@ -39,6 +42,7 @@ from kazoo.retry import KazooRetry
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value, split
+from magnetar.env.silence import Silence
 from magnetar.env.watches import Listeners, PathWatches
 from magnetar.env.zookeeper_handler import DirectHandler
 from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
@@ -56,6 +60,8 @@ log = structlog.get_logger(__name__)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+SILENT_SHARE = 2 / 3
+"""Of the session timeout: without an answer for so long the connection is taken for lost."""
 _CREATE_ATTEMPTS = 8  # a parent may be pruned between making it and using it
 
 _LOST_CONNECTION = (
@@ -107,6 +113,9 @@ class ZooKeeperMetadataStore:
         self._sessions: Listeners[SessionState] = Listeners()
         self._connected = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._silence = Silence(session_timeout_ms / 1000 * SILENT_SHARE)
+        self._silent = False
+        """Nothing is heard, and kazoo has not said that the connection is lost."""
         self._client = KazooClient(
             hosts=address.hosts,
             timeout=session_timeout_ms / 1000,
@@ -357,7 +366,8 @@ class ZooKeeperMetadataStore:
         """One request; raises kazoo's errors, or its time-out at ``deadline_s``."""
         answer: asyncio.Future[T] = self._loop.create_future()
 
-        request().rawlink(partial(self._tell, _settle, answer))  # called in kazoo's thread
+        request().rawlink(partial(self._tell, self._settle, answer))  # called in kazoo's thread
+        self._look_in(self._silence.asked(self._loop.time()))
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await answer
@@ -367,6 +377,32 @@ class ZooKeeperMetadataStore:
             # It holds its error, whose traceback holds this frame: work for the collector, which
             # stops the loop, for each node that is not there.
             del answer
+
+    def _settle(self, answer: asyncio.Future[T], result: _Result[T]) -> None:
+        self._silence.heard(self._loop.time())
+        unheard = (*_LOST_CONNECTION, zk_errors.SessionExpiredError)
+        if self._silent and not isinstance(result.exception, unheard):
+            self._session_changed(SessionState.CONNECTED)
+        if answer.done():  # its caller was cancelled or gave up
+            return
+        if result.exception is not None:
+            answer.set_exception(result.exception)
+        else:
+            answer.set_result(result.value)
+
+    def _look_in(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        silent, again_s = self._silence.look(self._loop.time())
+        if self._closing is not None:
+            return
+        if silent and self._connected.is_set():
+            # From here on nothing is sent, so that kazoo looks itself, and tries another server.
+            self._silent = True
+            self._session_changed(SessionState.SUSPENDED)
+        self._look_in(again_s)
 
     async def _wait_connected(self, deadline_s: float) -> None:
         if self._closing is not None:
@@ -443,13 +479,19 @@ class ZooKeeperMetadataStore:
             KazooState.SUSPENDED: SessionState.SUSPENDED,
             KazooState.LOST: SessionState.EXPIRED,
         }
-        self._tell(self._session_changed, states[state])
+        self._tell(self._connection_changed, states[state])
+
+    def _connection_changed(self, state: SessionState) -> None:
+        told, self._silent = self._silent, False
+        if not (told and state is SessionState.SUSPENDED):
+            self._session_changed(state)
 
     def _session_changed(self, state: SessionState) -> None:
         if self._closing is not None:
             self._connected.set()  # whoever waits for a connection hears that we are closed
             return
         if state is SessionState.CONNECTED:
+            self._silent = False
             self._connected.set()
             listed, valued = self._watches.paths(), self._value_watches.paths()
             for path in dict.fromkeys((*listed, *valued)):
@@ -474,15 +516,6 @@ def _kazoo_logger() -> logging.Logger:
     logger = logging.getLogger(f"{__name__}.kazoo")
     logger.setLevel(logging.ERROR)
     return logger
-
-
-def _settle(answer: asyncio.Future[T], result: _Result[T]) -> None:
-    if answer.done():  # its caller was cancelled or gave up
-        return
-    if result.exception is not None:
-        answer.set_exception(result.exception)
-    else:
-        answer.set_result(result.value)
 
 
 async def _in_daemon(job: Callable[[], object]) -> None:
