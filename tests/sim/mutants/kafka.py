@@ -11,7 +11,6 @@ from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination import transaction
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
-from magnetar.protocols.kafka.coordination.group import ClassicGroup
 from magnetar.protocols.kafka.coordination.group_offsets import PendingOffsets
 from magnetar.protocols.kafka.partitions import producer_states
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
@@ -58,15 +57,6 @@ def _sequences_unchecked() -> AbstractContextManager[None]:
     )
 
 
-def _producers_unknown() -> AbstractContextManager[None]:
-    """A log on ledgers that is opened knows none of its producers."""
-
-    async def last_headers(_: object) -> list[object]:
-        return []
-
-    return replaced((Partition, "_last_headers", last_headers))
-
-
 def _told_before_stored() -> AbstractContextManager[None]:
     """A coordinator answers what is not in its log yet."""
     original = Coordinator.change
@@ -104,11 +94,6 @@ def _epoch_stays() -> AbstractContextManager[None]:
     return replaced((transaction, "_fenced", fenced))
 
 
-def _any_generation_commits() -> AbstractContextManager[None]:
-    """Who was a member once may commit offsets."""
-    return replaced((ClassicGroup, "check_commit", lambda *_: ErrorCode.NONE))
-
-
 def _aborted_offsets_count() -> AbstractContextManager[None]:
     """Offsets of a transaction count, whatever its outcome."""
     original = PendingOffsets.ended
@@ -143,11 +128,9 @@ KAFKA = (
     _mutant("what was aborted is not told", _aborted_is_forgotten),
     _mutant("a marker is not written", _no_marker),
     _mutant("sequences of producers are not checked", _sequences_unchecked),
-    _mutant("a log that is opened knows no producers", _producers_unknown),
     _mutant("a coordinator answers before it has stored", _told_before_stored),
     _mutant("a producer that was replaced is heard", _zombies_are_heard),
     _mutant("a producer that was replaced keeps its epoch", _epoch_stays),
-    _mutant("who was a member once commits offsets", _any_generation_commits),
     _mutant("offsets of an aborted transaction count", _aborted_offsets_count),
     _mutant("offsets are told that are about to change", _pending_is_not_waited_for, "KIP-447"),
     _mutant("followers are not waited for", _followers_not_waited_for),
