@@ -93,6 +93,9 @@ class Pipe:
         self._plan = plan
         self.member = Membership(client, producer.history, group, self.name, plan.member)
         self._given: list[tuple[Written, int]] = []
+        self._joined_as = -1, ""
+        """Generation and member id with which it got what it reads. It commits as that: one that
+        has heard meanwhile that it is no member would commit as nobody, which is taken."""
         self.reader = PartitionReader(client, producer.history, self.name, plan.reader, self._give)
 
     @property
@@ -128,6 +131,7 @@ class Pipe:
         if self.member.must_join:
             self.reader.read_from({})
             await self.member.join()
+            self._joined_as = self.member.generation, self.member.member_id
             await self._begin_at_committed()
         await self.reader.fetch_once()
         given, self._given = self._given, []
@@ -144,7 +148,7 @@ class Pipe:
         """Raises ``FencedError``."""
         producer, rng = self.producer, self.client.random
         offsets = {place: at.offset for place, at in self.reader.places.items()}
-        generation, member_id = self.member.generation, self.member.member_id
+        generation, member_id = self._joined_as
         transaction = producer.begin_transaction()
         by_place: dict[Place, list[Written]] = {}
         for record, _ in given:
