@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import EntryDamagedError, LedgerError, LogError, MetadataError
+from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.wire.kafka.apis import ApiKey
@@ -31,6 +32,7 @@ from magnetar.wire.kafka.transaction_messages import (
     TxnOffsetTopic,
 )
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
+from tests.unit.protocols.kafka.test_group_requests import joined, left, synced
 from tests.unit.protocols.kafka.test_session import T, fetching, outcome, producing, values
 
 NAME = "transactional"
@@ -357,6 +359,41 @@ def test_offsets_count_with_the_transaction_that_commits_them() -> None:
             assert await offset_of(reader, False) == -1, "as it was before"
             assert await producer.end(commits) is ErrorCode.NONE
             assert await offset_of(reader, True) == expected
+
+    run(scenario)
+
+
+def test_offsets_of_a_member_that_leaves_while_they_are_judged_are_not_kept(
+    monkeypatch: Any,
+) -> None:
+    """Whether the producer may commit them is asked of another broker. Who got the partitions
+    meanwhile was told what was committed, without these: both would have done the same records."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        member = world.peer()
+        join = await joined(member)
+        await synced(member, join, {join.member_id: b"all"})
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        takes_part = Transactions.takes_part
+
+        async def slow(self: Transactions, *said: Any) -> ErrorCode:
+            found = await takes_part(self, *said)
+            assert await left(member, join) == 0
+            return found
+
+        topic = TxnOffsetTopic(T, [TxnOffsetPartition(0, 5)])
+        request = TxnOffsetCommitRequest(
+            NAME, G, *producer.own, join.generation, join.member_id, topics=[topic]
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(Transactions, "takes_part", slow)
+            found = await producer.peer.ask(ApiKey.TXN_OFFSET_COMMIT, request)
+        assert found.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await offset_of(world.peer(), True) == -1, "and nobody waits for it"
+        assert await producer.end(True) is ErrorCode.NONE
+        assert await offset_of(world.peer(), True) == -1
 
     run(scenario)
 

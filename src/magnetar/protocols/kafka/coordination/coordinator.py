@@ -253,6 +253,10 @@ class Coordinator:
         shard = await self.shard(group_id)
         return shard, self._group(shard, group_id)
 
+    def group_in(self, shard: Shard, group_id: str) -> ClassicGroup:
+        """As ``group``, of a log that is open."""
+        return self._group(shard, group_id)
+
     async def known_group(self, group_id: str) -> tuple[Shard, ClassicGroup]:
         """As ``group``; one that nobody has used is not kept: a request may ask for millions."""
         shard = await self.shard(group_id)

@@ -166,16 +166,28 @@ class Transactions:
     # -- offsets ------------------------------------------------------------------------------
 
     async def keep_offsets(
-        self, name: str, producer_id: int, epoch: int, group_id: str, changes: Sequence[Change]
+        self,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        group_id: str,
+        changes: Sequence[Change],
+        refusal: Callable[[Shard], ErrorCode],
     ) -> ErrorCode:
-        """TxnOffsetCommit: they count when the transaction commits. Raises as
-        ``Coordinator.shard``."""
+        """TxnOffsetCommit: they count when the transaction commits. ``refusal``: what the group has
+        against whoever commits. Raises as ``Coordinator.shard``."""
         shard = await self.coordinator.shard(group_id)
+        if (refused := refusal(shard)) is not ErrorCode.NONE:
+            return refused
         # Held from the question to the answer: a marker that comes between would find nothing to
         # end, and the offsets would wait for another for ever.
         async with self._group_locks.held(producer_id):
             place = self.offsets_place(group_id)
             error = await self.takes_part(name, producer_id, epoch, place)
+            if error is ErrorCode.NONE:
+                # Asked again: meanwhile the partitions may have gone to another member, which was
+                # told what is committed and waits for nothing.
+                error = refusal(shard)
             if error is ErrorCode.NONE:
                 await self.coordinator.change(shard, changes)
             return error

@@ -9,7 +9,7 @@ from typing import Final
 
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError
 from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
-from magnetar.protocols.kafka.coordination.coordinator import coordinator_error
+from magnetar.protocols.kafka.coordination.coordinator import Shard, coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey
 from magnetar.protocols.kafka.coordination.offset_commits import gathered
@@ -151,27 +151,29 @@ class TransactionHandlers:
     ) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
+        coordinator = self.transactions.coordinator
         member = request.member_id, request.instance_id, request.generation
+
+        def refusal(shard: Shard) -> ErrorCode:
+            if member == ("", None, -1):  # who says nothing of a member is in no group protocol
+                return ErrorCode.NONE
+            live = shard.consumer(request.group_id)
+            if live is None:
+                group = coordinator.group_in(shard, request.group_id)
+                return group.check_commit(*member, now_ms)
+            refused = live.group.check_commit(request.member_id, request.generation)
+            # Producers know no epochs of members: to them it is a generation.
+            stale = refused is ErrorCode.STALE_MEMBER_EPOCH
+            return ErrorCode.ILLEGAL_GENERATION if stale else refused
+
         try:
-            if member != ("", None, -1):  # who says nothing of a member is in no group protocol
-                coordinator = self.transactions.coordinator
-                shard, group = await coordinator.group(request.group_id)
-                live = shard.consumer(request.group_id)
-                if live is not None:
-                    refused = live.group.check_commit(request.member_id, request.generation)
-                    if refused is ErrorCode.STALE_MEMBER_EPOCH:
-                        # Producers know no epochs of members: to them it is a generation.
-                        refused = ErrorCode.ILLEGAL_GENERATION
-                else:
-                    refused = group.check_commit(*member, now_ms)
-                if refused is not ErrorCode.NONE:
-                    return refused
             return await self.transactions.keep_offsets(
                 request.transactional_id,
                 request.producer_id,
                 request.producer_epoch,
                 request.group_id,
                 changes,
+                refusal,
             )
         except MagnetarError as error:
             return coordinator_error(error)
