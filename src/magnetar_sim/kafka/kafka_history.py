@@ -87,6 +87,8 @@ class KafkaHistory:
         self.written: dict[bytes, Written] = {}
         self.transactions: list[Transaction] = []
         self.acknowledged = 0
+        self.healed = False
+        """All faults are over: nobody is told to abort, or to be slow, any more."""
         self._shown: dict[Place, dict[int, Shown]] = {}
         self._found: dict[bytes, int] = {}
         self._acknowledged_to: dict[Place, int] = {}

@@ -214,6 +214,7 @@ class KafkaRun:
 
     def _heal(self) -> None:
         self.trace.note("run", "all faults heal")
+        self.history.healed = True
         self.cluster.heal()
         for broker in self.brokers:
             broker.heal()

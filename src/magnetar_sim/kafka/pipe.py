@@ -160,11 +160,12 @@ class Pipe:
                 self._write(transaction, target, records[start : start + BATCH_MAX])
             await asyncio.sleep(producer.plan.spread_s * rng.uniform(0.2, 1.8))
         await producer.flush()
-        aborts = rng.random() < producer.plan.aborts
+        healed = producer.history.healed
+        aborts = rng.random() < producer.plan.aborts and not healed
         if not aborts or rng.random() < 0.5:
             taken = await self._add_offsets(transaction, offsets, generation, member_id)
             aborts = aborts or not taken
-        if rng.random() < self._plan.hesitates:
+        if rng.random() < self._plan.hesitates and not healed:
             producer.history.count("pipes that hesitate")
             self.member.silent = True
             await asyncio.sleep(rng.uniform(1.0, HESITATES_S))
