@@ -42,6 +42,7 @@ from magnetar.env.certificates import peer_name
 from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
+from magnetar.protocols.kafka.partitions.first_refused import FirstRefused
 from magnetar.protocols.kafka.security.grants import Grants
 from magnetar.protocols.kafka.security.sasl_exchange import SaslExchange, exchange_of
 from magnetar.protocols.kafka.security.sasl_gate import SaslGate
@@ -149,6 +150,7 @@ class KafkaSession(FramedConnection):
         self._ends = False
         self.client_id = ""
         self.frames = 0
+        self.first_refused = FirstRefused()
         self._slots: deque[Slot] = deque()
         self._at_end: dict[Hashable, Callable[[], None]] = {}
         self._unconfirmed_bytes = 0

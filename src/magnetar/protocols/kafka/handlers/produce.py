@@ -159,9 +159,17 @@ def _append(
                 told(refused)
             elif isinstance(partition, Produced):
                 told(partition)
+            elif session.first_refused and _held_back(session, topic.name, part):
+                why = "one that was sent before it was refused; send that one first"
+                told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
             else:
                 _append_one(session, partition, part, begun, told, request.acks == ALL)
     collected.ended()
+
+
+def _held_back(session: KafkaSession, topic: str, part: ProducePartition) -> bool:
+    header = _idempotent(part.records)
+    return header is not None and session.first_refused.holds_back((topic, part.index), header)
 
 
 def _append_one(
@@ -216,10 +224,13 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
                     where = topic.name, part.index
                     await _know(services, partition, request.transactional_id, header, where)
                 found.append(partition)
-            except _RefusedError as error:
-                found.append(Produced(error.code, why=str(error)))
             except MagnetarError as error:
-                found.append(Produced(error_code(error), why=str(error)))
+                code = error.code if isinstance(error, _RefusedError) else error_code(error)
+                found.append(Produced(code, why=str(error)))
+                # It comes again: what is behind it must not come before it.
+                header = _idempotent(part.records)
+                if header is not None:
+                    session.first_refused.refused((topic.name, part.index), header)
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(response: Any) -> None:

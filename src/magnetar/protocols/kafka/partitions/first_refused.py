@@ -1,0 +1,59 @@
+"""What a connection was refused first of each idempotent producer's batches, so that nothing that
+was sent behind it is stored before it.
+
+A batch is refused before its log is asked when its topic cannot be opened just then. Those behind
+it are on their way already, and may find the topic open: of a producer that the log does not know
+any sequence is taken, and the first batch, sent again, would be out of order for good. So they are
+refused too, until the first one comes again. A new epoch, or another connection, begins anew: there
+a client sends the oldest first.
+
+Pure. Why: docs/adr/0199-nothing-is-appended-behind-a-refusal.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, TypeAlias
+
+from magnetar.log.sequences import SEQUENCES
+from magnetar.wire.kafka.batches import BatchHeader
+
+KEPT_MAX: Final = 1000
+"""Places of one connection; the one that was refused longest ago makes room."""
+
+Place: TypeAlias = tuple[str, int]
+
+
+class FirstRefused:
+    """Of one connection; false while there is nothing to hold back."""
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[tuple[str, int, int, int], int] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def refused(self, place: Place, header: BatchHeader) -> None:
+        """Its log was not asked."""
+        key = (*place, header.producer_id, header.producer_epoch)
+        first = self._first.get(key)
+        if first is None or not _behind(header.base_sequence, first):
+            self._first[key] = header.base_sequence
+        if len(self._first) > KEPT_MAX:
+            self._first.popitem(last=False)
+
+    def holds_back(self, place: Place, header: BatchHeader) -> bool:
+        """Whether it must wait for the one that was refused; that one, or one before it, ends the
+        wait."""
+        key = (*place, header.producer_id, header.producer_epoch)
+        first = self._first.get(key)
+        if first is None:
+            return False
+        if _behind(header.base_sequence, first):
+            return True
+        del self._first[key]
+        return False
+
+
+def _behind(sequence: int, first: int) -> bool:
+    return 0 < (sequence - first) % SEQUENCES < SEQUENCES // 2

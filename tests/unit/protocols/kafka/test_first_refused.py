@@ -1,0 +1,73 @@
+"""Nothing of a producer is stored before what was refused of it while its topic was not open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from magnetar.log.sequences import SEQUENCES
+from magnetar.model.errors import LedgerError
+from magnetar.protocols.kafka.partitions.first_refused import KEPT_MAX, FirstRefused
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.batches import BatchHeader
+from magnetar.wire.kafka.errors import ErrorCode
+from tests.unit.protocols.kafka.harness import KafkaWorld, batch, run
+from tests.unit.protocols.kafka.test_session import outcome, producing
+
+PLACE = "t", 0
+
+
+def header(sequence: int, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
+    return BatchHeader(0, 0, 0, 2, 0, 0, 0, 0, 0, producer_id, epoch, sequence, 1)
+
+
+def test_what_is_behind_waits_for_the_first_one() -> None:
+    first = FirstRefused()
+    assert not first.holds_back(PLACE, header(3))
+    first.refused(PLACE, header(3))
+    first.refused(PLACE, header(6))
+    assert first.holds_back(PLACE, header(9))
+    assert not first.holds_back(("t", 1), header(9))
+    assert not first.holds_back(PLACE, header(9, producer_id=8))
+    assert not first.holds_back(PLACE, header(0, epoch=1))
+    assert not first.holds_back(PLACE, header(3)), "it has come"
+    assert not first.holds_back(PLACE, header(6))
+    assert not first
+
+
+def test_sequences_go_round_and_places_are_bounded() -> None:
+    first = FirstRefused()
+    first.refused(PLACE, header(SEQUENCES - 1))
+    assert first.holds_back(PLACE, header(0))
+    for number in range(KEPT_MAX):
+        first.refused(("t", 1 + number), header(0))
+    assert not first.holds_back(PLACE, header(0)), "it made room"
+    assert first.holds_back(("t", KEPT_MAX), header(1))
+
+
+def test_a_topic_that_opens_for_the_second_batch_does_not_take_it(monkeypatch: Any) -> None:
+    """Five were under way, the first was refused, and the others were stored: a producer that is
+    not known may begin anywhere. The first one was out of order for good then."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        partition, failures = KafkaServices.partition, [LedgerError("no bookie now")]
+
+        async def fails_once(self: KafkaServices, *asked: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await partition(self, *asked)
+
+        monkeypatch.setattr(KafkaServices, "partition", fails_once)
+
+        async def sent(sequence: int) -> ErrorCode:
+            records = batch(1, sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            return ErrorCode(outcome(await peer.ask(ApiKey.PRODUCE, producing(records))).error_code)
+
+        found = await asyncio.gather(*(sent(sequence) for sequence in range(5)))
+        assert found[0] is not ErrorCode.NONE
+        assert found[1:] == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
+        assert [await sent(sequence) for sequence in range(5)] == [ErrorCode.NONE] * 5
+
+    run(scenario)
