@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar.log.sequences import SEQUENCES
 from magnetar.model.errors import LedgerError
-from magnetar.protocols.kafka.partitions.first_refused import KEPT_MAX, FirstRefused
+from magnetar.protocols.kafka.partitions.first_refused import HELD_S, KEPT_MAX, FirstRefused
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import BatchHeader
@@ -24,26 +24,35 @@ def header(sequence: int, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
 
 def test_what_is_behind_waits_for_the_first_one() -> None:
     first = FirstRefused()
-    assert not first.holds_back(PLACE, header(3))
-    first.refused(PLACE, header(3))
-    first.refused(PLACE, header(6))
-    assert first.holds_back(PLACE, header(9))
-    assert not first.holds_back(("t", 1), header(9))
-    assert not first.holds_back(PLACE, header(9, producer_id=8))
-    assert not first.holds_back(PLACE, header(0, epoch=1))
-    assert not first.holds_back(PLACE, header(3)), "it has come"
-    assert not first.holds_back(PLACE, header(6))
+    assert not first.holds_back(PLACE, header(3), 2.0)
+    first.refused(PLACE, header(3), 1.0)
+    first.refused(PLACE, header(6), 1.0)
+    assert first.holds_back(PLACE, header(9), 2.0)
+    assert not first.holds_back(("t", 1), header(9), 2.0)
+    assert not first.holds_back(PLACE, header(9, producer_id=8), 2.0)
+    assert not first.holds_back(PLACE, header(0, epoch=1), 2.0)
+    assert not first.holds_back(PLACE, header(3), 2.0), "it has come"
+    assert not first.holds_back(PLACE, header(6), 2.0)
+    assert not first
+
+
+def test_one_that_never_comes_holds_nothing_back_for_long() -> None:
+    """Its client has heard elsewhere that it was stored."""
+    first = FirstRefused()
+    first.refused(PLACE, header(3), 1.0)
+    assert first.holds_back(PLACE, header(6), 1.0 + HELD_S - 0.1)
+    assert not first.holds_back(PLACE, header(6), 1.0 + HELD_S)
     assert not first
 
 
 def test_sequences_go_round_and_places_are_bounded() -> None:
     first = FirstRefused()
-    first.refused(PLACE, header(SEQUENCES - 1))
-    assert first.holds_back(PLACE, header(0))
+    first.refused(PLACE, header(SEQUENCES - 1), 1.0)
+    assert first.holds_back(PLACE, header(0), 2.0)
     for number in range(KEPT_MAX):
-        first.refused(("t", 1 + number), header(0))
-    assert not first.holds_back(PLACE, header(0)), "it made room"
-    assert first.holds_back(("t", KEPT_MAX), header(1))
+        first.refused(("t", 1 + number), header(0), 1.0)
+    assert not first.holds_back(PLACE, header(0), 2.0), "it made room"
+    assert first.holds_back(("t", KEPT_MAX), header(1), 2.0)
 
 
 def test_a_topic_that_opens_for_the_second_batch_does_not_take_it(monkeypatch: Any) -> None:

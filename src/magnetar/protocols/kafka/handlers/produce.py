@@ -169,7 +169,10 @@ def _append(
 
 def _held_back(session: KafkaSession, topic: str, part: ProducePartition) -> bool:
     header = _idempotent(part.records)
-    return header is not None and session.first_refused.holds_back((topic, part.index), header)
+    if header is None:
+        return False
+    now_s = asyncio.get_running_loop().time()
+    return session.first_refused.holds_back((topic, part.index), header, now_s)
 
 
 def _append_one(
@@ -230,7 +233,8 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
                 # It comes again: what is behind it must not come before it.
                 header = _idempotent(part.records)
                 if header is not None:
-                    session.first_refused.refused((topic.name, part.index), header)
+                    now_s = asyncio.get_running_loop().time()
+                    session.first_refused.refused((topic.name, part.index), header, now_s)
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(response: Any) -> None:

@@ -4,8 +4,9 @@ was sent behind it is stored before it.
 A batch is refused before its log is asked when its topic cannot be opened just then. Those behind
 it are on their way already, and may find the topic open: of a producer that the log does not know
 any sequence is taken, and the first batch, sent again, would be out of order for good. So they are
-refused too, until the first one comes again. A new epoch, or another connection, begins anew: there
-a client sends the oldest first.
+refused too, until the first one comes again, or for ``HELD_S``: it never comes where the client has
+heard elsewhere that it was stored. A new epoch, or another connection, begins anew: there a client
+sends the oldest first.
 
 Pure. Why: docs/adr/0199-nothing-is-appended-behind-a-refusal.md.
 """
@@ -18,6 +19,8 @@ from typing import Final, TypeAlias
 from magnetar.log.sequences import SEQUENCES
 from magnetar.wire.kafka.batches import BatchHeader
 
+HELD_S: Final = 10.0
+"""Since it was refused last. What was under way behind it is there by then."""
 KEPT_MAX: Final = 1000
 """Places of one connection; the one that was refused longest ago makes room."""
 
@@ -28,28 +31,28 @@ class FirstRefused:
     """Of one connection; false while there is nothing to hold back."""
 
     def __init__(self) -> None:
-        self._first: OrderedDict[tuple[str, int, int, int], int] = OrderedDict()
+        self._first: OrderedDict[tuple[str, int, int, int], tuple[int, float]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._first)
 
-    def refused(self, place: Place, header: BatchHeader) -> None:
+    def refused(self, place: Place, header: BatchHeader, now_s: float) -> None:
         """Its log was not asked."""
         key = (*place, header.producer_id, header.producer_epoch)
-        first = self._first.get(key)
-        if first is None or not _behind(header.base_sequence, first):
-            self._first[key] = header.base_sequence
+        first, _ = self._first.get(key, (header.base_sequence, 0.0))
+        if not _behind(header.base_sequence, first):
+            self._first[key] = header.base_sequence, now_s
         if len(self._first) > KEPT_MAX:
             self._first.popitem(last=False)
 
-    def holds_back(self, place: Place, header: BatchHeader) -> bool:
+    def holds_back(self, place: Place, header: BatchHeader, now_s: float) -> bool:
         """Whether it must wait for the one that was refused; that one, or one before it, ends the
         wait."""
         key = (*place, header.producer_id, header.producer_epoch)
-        first = self._first.get(key)
-        if first is None:
+        if key not in self._first:
             return False
-        if _behind(header.base_sequence, first):
+        first, refused_s = self._first[key]
+        if now_s - refused_s < HELD_S and _behind(header.base_sequence, first):
             return True
         del self._first[key]
         return False
