@@ -15,8 +15,8 @@ from magnetar_sim.world.planned_faults import PlannedFaults
 LASTS_S = (0.3, 1.5, 5.0)
 
 
-class ClientConnection(Protocol):
-    """A client's connection to a broker."""
+class BrokenConnection(Protocol):
+    """A client's connection to a broker, which faults break."""
 
     @property
     def transport(self) -> asyncio.Transport | None: ...
@@ -34,7 +34,7 @@ class ClientHost(Protocol):
     def name(self) -> str: ...
 
     @property
-    def current(self) -> ClientConnection | None: ...
+    def current(self) -> BrokenConnection | None: ...
 
 
 class BrokerFaults(PlannedFaults):

@@ -21,7 +21,7 @@ from magnetar_sim.kafka.kafka_client import GROUP, REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
 from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import AGAIN, MemberPlan, Membership, NoMemberError
+from magnetar_sim.kafka.membership import AGAIN, GroupMembership, MemberPlan, NoMemberError
 
 COMMIT_VERSION: Final = 8
 
@@ -55,7 +55,7 @@ class GroupConsumer:
         self._history = history
         self._group = group
         self._plan = plan
-        self.member = Membership(client, history, group, name, plan.member)
+        self.member = GroupMembership(client, history, group, name, plan.member)
         self._given: list[tuple[Place, int]] = []
         self._done: dict[Place, int] = {}
         """Where its partitions are read on, when all that it was given is done."""

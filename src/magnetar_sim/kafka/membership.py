@@ -63,7 +63,7 @@ class MemberPlan:
     rebalance_ms: int
 
 
-class Membership:
+class GroupMembership:
     """``name``: for people. ``generation`` -1: it is no member."""
 
     def __init__(

@@ -25,7 +25,7 @@ from magnetar_sim.kafka.group_history import GroupHistory
 from magnetar_sim.kafka.kafka_client import GROUP, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Transaction, Written
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import MEMBER_GONE, MemberPlan, Membership
+from magnetar_sim.kafka.membership import MEMBER_GONE, GroupMembership, MemberPlan
 from magnetar_sim.kafka.transactional import (
     FENCED,
     UNDER_WAY,
@@ -91,7 +91,7 @@ class Pipe:
         self._group = group
         self._sources = sources
         self._plan = plan
-        self.member = Membership(client, producer.history, group, self.name, plan.member)
+        self.member = GroupMembership(client, producer.history, group, self.name, plan.member)
         self._given: list[tuple[Written, int]] = []
         self._joined_as = -1, ""
         """Generation and member id with which it got what it reads. It commits as that: one that

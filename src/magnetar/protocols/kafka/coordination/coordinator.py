@@ -226,7 +226,7 @@ class Coordinator:
                 )
         for group_id in shard.log.offsets.groups:
             if group_id not in shard.consumers:
-                self._group(shard, group_id)
+                self.group_in(shard, group_id)
 
     def has(self, shard: Shard) -> bool:
         """The log is still open here."""
@@ -251,11 +251,7 @@ class Coordinator:
     async def group(self, group_id: str) -> tuple[Shard, ClassicGroup]:
         """The group, which is there by being asked for."""
         shard = await self.shard(group_id)
-        return shard, self._group(shard, group_id)
-
-    def group_in(self, shard: Shard, group_id: str) -> ClassicGroup:
-        """As ``group``, of a log that is open."""
-        return self._group(shard, group_id)
+        return shard, self.group_in(shard, group_id)
 
     async def known_group(self, group_id: str) -> tuple[Shard, ClassicGroup]:
         """As ``group``; one that nobody has used is not kept: a request may ask for millions."""
@@ -267,7 +263,8 @@ class Coordinator:
         made.empty_since_ms = self._services.now_ms()
         return made
 
-    def _group(self, shard: Shard, group_id: str) -> ClassicGroup:
+    def group_in(self, shard: Shard, group_id: str) -> ClassicGroup:
+        """As ``group``, of a log that is open."""
         found = shard.groups.get(group_id)
         if found is None:
             found = shard.groups[group_id] = self._new_group(group_id)
