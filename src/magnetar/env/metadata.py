@@ -137,6 +137,12 @@ class MetadataStore(Protocol):
         """Call ``changed`` on the loop when the session's state changes."""
         ...
 
+    def silent_s(self) -> float | None:
+        """For how long the store may have heard nothing of this session: since the last request
+        was sent that it is known to have heard. None: it does not end sessions by that, or says
+        SUSPENDED as soon as it does not hear."""
+        ...
+
     async def close(self) -> None:
         """End the session; ephemeral nodes go at once."""
         ...
