@@ -79,8 +79,9 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         ready = dict(waiting.poll(None if timeout is None else math.ceil(timeout * 1000)))
         if writers:
             self._server, self._asked_s = writers[0], time.monotonic()
-        elif self._server in readers and ready.get(self._server.fileno(), 0) == select.POLLIN:
-            self.heard_s = self._asked_s
+        elif (server := self._server) in readers:
+            if server is not None and ready.get(server.fileno(), 0) == select.POLLIN:
+                self.heard_s = self._asked_s
         return (
             [each for each in readers if ready.get(each.fileno(), 0) & _READABLE],
             [each for each in writers if ready.get(each.fileno(), 0) & _WRITABLE],
