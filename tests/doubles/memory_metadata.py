@@ -102,8 +102,5 @@ class MemoryMetadata:
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._sessions.add(changed)
 
-    def silent_s(self) -> None:
-        """The session is this process."""
-
     async def close(self) -> None:
         self.nodes.clear()

@@ -39,6 +39,17 @@ class SessionState(Enum):
 
 
 @runtime_checkable
+class SilenceCounted(Protocol):
+    """What a ``MetadataStore`` does whose server ends a session that it does not hear of, and
+    cannot say so. Others end none by that, or say SUSPENDED as soon as they do not hear."""
+
+    def silent_s(self) -> float:
+        """For how long the server may have heard nothing of this session: since the last request
+        was sent that it is known to have heard."""
+        ...
+
+
+@runtime_checkable
 class ListStamps(Protocol):
     """What a ``MetadataStore`` can do beside: tell whether a list of children has changed, to who
     has listed them. Those of this package can."""
@@ -135,12 +146,6 @@ class MetadataStore(Protocol):
 
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         """Call ``changed`` on the loop when the session's state changes."""
-        ...
-
-    def silent_s(self) -> float | None:
-        """For how long the store may have heard nothing of this session: since the last request
-        was sent that it is known to have heard. None: it does not end sessions by that, or says
-        SUSPENDED as soon as it does not hear."""
         ...
 
     async def close(self) -> None:

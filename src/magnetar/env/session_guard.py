@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.env.metadata import MetadataStore, SessionState
+from magnetar.env.metadata import MetadataStore, SessionState, SilenceCounted
 
 NOTICED_SHARE: Final = 2 / 3
 """Of the session timeout: silence is noticed within so long. Where a server grants a longer one
@@ -39,7 +39,9 @@ class SessionGuard:
             self._tell("the metadata session expired")
         elif state is SessionState.SUSPENDED:
             why = f"the metadata store was out of reach for {self._timeout_s:g} s"
-            silent_s = min(self._store.silent_s() or 0.0, self._timeout_s * NOTICED_SHARE)
+            store = self._store
+            known_s = store.silent_s() if isinstance(store, SilenceCounted) else 0.0
+            silent_s = min(known_s, self._timeout_s * NOTICED_SHARE)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout_s - silent_s, self._tell, why)
 

@@ -147,9 +147,6 @@ class SocketMetadataStore:
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._session.add(changed)
 
-    def silent_s(self) -> None:
-        """The other end counts while it runs itself, and ends the connection."""
-
     async def close(self) -> None:
         """Idempotent."""
         if self._ending is not None:

@@ -179,9 +179,6 @@ class SqliteMetadataStore:
         """Nothing to report: the session lives as long as the store is open."""
         return lambda: None
 
-    def silent_s(self) -> None:
-        """The session is this process."""
-
     async def close(self) -> None:
         """Answer what waits, end the session, release the file. Idempotent."""
         if self._closing is None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,6 +37,11 @@ class _Event(Protocol):
 
     func: Callable[..., object]
     args: Sequence[object]
+
+
+def _has_come(ready: Mapping[int, int], server: _Socket) -> bool:
+    """Something, and not its end."""
+    return ready.get(server.fileno(), 0) == select.POLLIN
 
 
 class _DirectResult(AsyncResult):  # type: ignore[misc]  # kazoo is not typed
@@ -79,9 +84,8 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         ready = dict(waiting.poll(None if timeout is None else math.ceil(timeout * 1000)))
         if writers:
             self._server, self._asked_s = writers[0], time.monotonic()
-        elif (server := self._server) in readers:
-            if server is not None and ready.get(server.fileno(), 0) == select.POLLIN:
-                self.heard_s = self._asked_s
+        elif any(each is self._server and _has_come(ready, each) for each in readers):
+            self.heard_s = self._asked_s
         return (
             [each for each in readers if ready.get(each.fileno(), 0) & _READABLE],
             [each for each in writers if ready.get(each.fileno(), 0) & _WRITABLE],

@@ -412,9 +412,6 @@ class SimMetadataStore:
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._listeners.add(changed)
 
-    def silent_s(self) -> None:
-        """Each beat that does not get through is told."""
-
     async def close(self) -> None:
         if not self._closed:
             self._closed = True

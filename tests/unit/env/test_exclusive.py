@@ -98,9 +98,6 @@ class SessionOnly:
     def watch_session(self, changed: object) -> object:
         return self.listeners.add(changed)  # type: ignore[arg-type]
 
-    def silent_s(self) -> None:
-        """What becomes of it is told at once."""
-
     def tell(self, state: SessionState) -> None:
         self.listeners.notify(asyncio.get_running_loop(), state)
 

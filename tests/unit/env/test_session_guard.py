@@ -29,7 +29,7 @@ class Clock(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-def lost_at(silent_s: float | None, states: dict[float, SessionState]) -> list[float]:
+def lost_at(silent_s: float, states: dict[float, SessionState]) -> list[float]:
     """The times at which ``lost`` was called, where states are told at those times."""
 
     async def run() -> list[float]:
@@ -54,8 +54,8 @@ def test_silence_counts_from_the_last_request_that_was_heard() -> None:
     assert 14.9 < at_s < 15.1
 
 
-def test_a_store_that_tells_at_once_has_a_whole_timeout() -> None:
-    (at_s,) = lost_at(None, {10.0: SessionState.SUSPENDED})
+def test_a_silence_that_is_noticed_at_once_has_a_whole_timeout() -> None:
+    (at_s,) = lost_at(0.0, {10.0: SessionState.SUSPENDED})
     assert 18.9 < at_s < 19.1
 
 

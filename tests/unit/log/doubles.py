@@ -225,9 +225,6 @@ class MemoryMetadata:
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         raise NotImplementedError
 
-    def silent_s(self) -> None:
-        """The session is this process."""
-
     async def close(self) -> None:
         return
 
