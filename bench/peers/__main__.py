@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,9 @@ PARTS: Final = {
     "bookies": Part("bookies", "bookkeeper", summary.of_bookies, "bookies"),
     "spark": Part("spark_kafka", "kafka", summary.of_spark, "spark_kafka"),
 }
+REST_S: Final = 75.0
+"""Between parts: each says how busy the machine was in the minute before it, and what the one
+before it left to the disk comes to an end."""
 COLUMNS: Final = ("peer", "load", *summary.LOAD, "goal", "goal of p99")
 
 
@@ -104,7 +108,12 @@ def main() -> int:
     given = parser.parse_args()
     where = machine()
     kept = given.kept.resolve()
-    failed = [name for name in given.parts if not run(PARTS[name], kept, given.rounds, given.quick)]
+    failed = []
+    for name in given.parts:
+        if name != given.parts[0] and not given.quick:
+            time.sleep(REST_S)
+        if not run(PARTS[name], kept, given.rounds, given.quick):
+            failed.append(name)
     report, text = page()
     results.store("peers", report, text, where)
     if failed:

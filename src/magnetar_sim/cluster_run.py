@@ -53,6 +53,7 @@ from magnetar_sim.repair.repair_run import RepairRun
 from magnetar_sim.replicas.replica_run import ReplicaRun
 from magnetar_sim.staged.staged_run import StagedRun
 from magnetar_sim.tabled.tabled_run import TabledRun
+from magnetar_sim.world.checked_run import CheckedRun
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
 from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import ProductLog, Trace
@@ -146,10 +147,9 @@ def plan_ledgers(rng: random.Random, half_fenced: bool = False) -> LedgerConfig:
     )
 
 
-class _Run:
+class _Run(CheckedRun):
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
-        self.loop = loop
-        self.trace = trace
+        super().__init__(loop, trace)
         self.jobs: list[LedgerJob] = []
         self.log_job: LogJob | None = None
         self.random = rng = random.Random(seed)
@@ -179,7 +179,6 @@ class _Run:
         self._directories: DirectoryFaults | None = None
         self._seed = seed
         self._metrics = metrics
-        self._bug: str | None = None
 
     @property
     def confirmed(self) -> int:
@@ -189,9 +188,6 @@ class _Run:
     @property
     def ledgers(self) -> int:
         return sum(job.history is not None for job in self.jobs)
-
-    def note_bug(self, what: str) -> None:
-        self._bug = self._bug or what
 
     def note_error(self, who: str, what: str) -> None:
         if self.cluster is None:
@@ -234,17 +230,12 @@ class _Run:
             self._directories.over = True
         self.trace.note("run", "all faults heal")
         cluster.heal()
-        try:
-            async with asyncio.timeout(PROGRESS_S):
-                await self._last_look(cluster)
-        except TimeoutError:
-            raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
+        async with self.progress(PROGRESS_S):
+            await self._last_look(cluster)
         self._check(checker)
 
     def _check(self, checker: MetadataChecker) -> None:
-        if self._bug is not None:
-            raise SimulationError(self._bug)
-        self.loop.check_spawned()
+        self.check()
         checker.check()
         if self.cluster is not None and self.cluster.problem is not None:
             raise SimulationError(self.cluster.problem)

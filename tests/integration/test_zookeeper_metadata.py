@@ -391,12 +391,16 @@ def test_a_silent_server_is_noticed_while_it_is_asked(tmp_path: Path) -> None:
             store.watch_session(states.append)
             await store.create("/there", b"")
             asked: set[asyncio.Task[Versioned]] = set()
+            stopped_s = time.monotonic()
             os.kill(pid, signal.SIGSTOP)
             try:
                 deadline_s = time.monotonic() + 60
                 while SessionState.SUSPENDED not in states and time.monotonic() < deadline_s:
                     asked.add(asyncio.create_task(store.get("/there")))
                     await asyncio.sleep(0.1)
+                # What is sent now and not heard is none of it.
+                since_s = time.monotonic() - store.silent_s()
+                assert since_s < stopped_s + 0.5
             finally:
                 os.kill(pid, signal.SIGCONT)
             assert states == [SessionState.SUSPENDED]
@@ -404,6 +408,7 @@ def test_a_silent_server_is_noticed_while_it_is_asked(tmp_path: Path) -> None:
                 assert (await each).value == b""
             assert states.count(SessionState.SUSPENDED) == 1
             assert states[-1] is SessionState.CONNECTED
+            assert time.monotonic() - store.silent_s() > stopped_s + 0.5
 
     with ZooKeeperServer(tmp_path / "zk") as server:
         asyncio.run(main())

@@ -39,6 +39,17 @@ class SessionState(Enum):
 
 
 @runtime_checkable
+class SilenceCounted(Protocol):
+    """What a ``MetadataStore`` does whose server ends a session that it does not hear of, and
+    cannot say so. Others end none by that, or say SUSPENDED as soon as they do not hear."""
+
+    def silent_s(self) -> float:
+        """For how long the server may have heard nothing of this session: since the last request
+        was sent that it is known to have heard."""
+        ...
+
+
+@runtime_checkable
 class ListStamps(Protocol):
     """What a ``MetadataStore`` can do beside: tell whether a list of children has changed, to who
     has listed them. Those of this package can."""

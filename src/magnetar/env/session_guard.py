@@ -2,15 +2,21 @@
 all, may be another's by then.
 
 It is lost when the store says so (EXPIRED), or when it was out of sight (SUSPENDED) for a whole
-session timeout: the store may have given it up, and cannot tell.
+session timeout: the store may have given it up, and cannot tell. It counts from the last request on
+that it has heard, and so do we, not from when its silence was noticed: else two would act.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from magnetar.env.metadata import MetadataStore, SessionState
+from magnetar.env.metadata import MetadataStore, SessionState, SilenceCounted
+
+NOTICED_SHARE: Final = 2 / 3
+"""Of the session timeout: silence is noticed within so long. Where a server grants a longer one
+than was asked for, and is asked less often, the rest is left to connect again all the same."""
 
 
 class SessionGuard:
@@ -19,6 +25,7 @@ class SessionGuard:
     def __init__(
         self, store: MetadataStore, session_timeout_ms: int, lost: Callable[[str], None]
     ) -> None:
+        self._store = store
         self._timeout_s = session_timeout_ms / 1000
         self._lost = lost
         self._timer: asyncio.TimerHandle | None = None
@@ -32,8 +39,11 @@ class SessionGuard:
             self._tell("the metadata session expired")
         elif state is SessionState.SUSPENDED:
             why = f"the metadata store was out of reach for {self._timeout_s:g} s"
+            store = self._store
+            known_s = store.silent_s() if isinstance(store, SilenceCounted) else 0.0
+            silent_s = min(known_s, self._timeout_s * NOTICED_SHARE)
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._timeout_s, self._tell, why)
+            self._timer = loop.call_later(self._timeout_s - silent_s, self._tell, why)
 
     def _tell(self, why: str) -> None:
         self.close()

@@ -9,13 +9,16 @@ runs the callbacks. Beside a busy loop that was one request in a millisecond. He
 * Callbacks run in the thread that has read the answer. **They must not block, and must not raise**:
   ours give it to the event loop and return. So answers and events also reach the loop in the order
   in which the server sent them, which two queues did not promise.
+* It is known since when the server may not have heard us (``heard_s``): by this thread, whatever
+  the loop does meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 import select
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -36,6 +39,11 @@ class _Event(Protocol):
     args: Sequence[object]
 
 
+def _has_come(ready: Mapping[int, int], server: _Socket) -> bool:
+    """Something, and not its end."""
+    return ready.get(server.fileno(), 0) == select.POLLIN
+
+
 class _DirectResult(AsyncResult):  # type: ignore[misc]  # kazoo is not typed
     def _do_callbacks(self) -> None:
         for callback in self._callbacks:
@@ -44,6 +52,14 @@ class _DirectResult(AsyncResult):  # type: ignore[misc]  # kazoo is not typed
 
 class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is not typed
     """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server: _Socket | None = None
+        self._asked_s = time.monotonic()
+        self.heard_s = self._asked_s
+        """When that was sent last after which something came, by the clock of event loops: what the
+        server said was no answer to what was sent later. kazoo asks when nobody else does."""
 
     def async_result(self) -> Any:
         return _DirectResult(self)
@@ -66,6 +82,10 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         for each in writers:
             waiting.register(each, select.POLLOUT)
         ready = dict(waiting.poll(None if timeout is None else math.ceil(timeout * 1000)))
+        if writers:
+            self._server, self._asked_s = writers[0], time.monotonic()
+        elif any(each is self._server and _has_come(ready, each) for each in readers):
+            self.heard_s = self._asked_s
         return (
             [each for each in readers if ready.get(each.fileno(), 0) & _READABLE],
             [each for each in writers if ready.get(each.fileno(), 0) & _WRITABLE],

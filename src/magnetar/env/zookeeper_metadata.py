@@ -116,10 +116,11 @@ class ZooKeeperMetadataStore:
         self._silence = Silence(session_timeout_ms / 1000 * SILENT_SHARE)
         self._silent = False
         """Nothing is heard, and kazoo has not said that the connection is lost."""
+        self._handler = DirectHandler()
         self._client = KazooClient(
             hosts=address.hosts,
             timeout=session_timeout_ms / 1000,
-            handler=DirectHandler(),
+            handler=self._handler,
             logger=_kazoo_logger(),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
         )
@@ -274,6 +275,9 @@ class ZooKeeperMetadataStore:
 
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         return self._sessions.add(changed)
+
+    def silent_s(self) -> float:
+        return self._loop.time() - self._handler.heard_s
 
     async def close(self) -> None:
         """End the session; ephemeral nodes go at once (or with the session's timeout, if the

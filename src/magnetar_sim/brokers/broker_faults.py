@@ -10,6 +10,7 @@ from typing import Protocol
 
 from magnetar_sim.brokers.brokers import BrokerMachine
 from magnetar_sim.cluster.cluster import Cluster
+from magnetar_sim.world.loop import SimProcess
 from magnetar_sim.world.planned_faults import PlannedFaults
 
 LASTS_S = (0.3, 1.5, 5.0)
@@ -28,10 +29,17 @@ class BrokenConnection(Protocol):
 
 
 class ClientHost(Protocol):
-    """A machine with clients of whatever protocol; ``current``: a connection that it uses."""
+    """A machine with clients of whatever protocol; ``current``: a connection that it uses;
+    ``links``: those that it has, or had."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def process(self) -> SimProcess: ...
+
+    @property
+    def links(self) -> Sequence[BrokenConnection]: ...
 
     @property
     def current(self) -> BrokenConnection | None: ...

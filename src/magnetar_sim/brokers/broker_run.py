@@ -27,6 +27,7 @@ from magnetar_sim.brokers.brokers import BROKER_PORT, BrokerMachine, plan_broker
 from magnetar_sim.brokers.bundle_owners import BundleOwners
 from magnetar_sim.brokers.deduplication import Deduplication
 from magnetar_sim.brokers.pulsar_client import PulsarClient
+from magnetar_sim.brokers.run_with_brokers import RunWithBrokers
 from magnetar_sim.brokers.topic_consumers import ConsumerPlan, TopicConsumer
 from magnetar_sim.brokers.topic_followers import TopicFollower
 from magnetar_sim.brokers.topic_history import AUDIT, Subscription, Topic
@@ -39,7 +40,6 @@ from magnetar_sim.world.loop import SimLoop, until
 from magnetar_sim.world.network import SimServer
 from magnetar_sim.world.outside import SINCE_1970_S
 from magnetar_sim.world.planned_faults import PlannedFaults
-from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import Trace
 
 SHARE = 0.3
@@ -87,7 +87,7 @@ def plan_ledgers(rng: random.Random) -> LedgerConfig:
     )
 
 
-class BrokerRun:
+class BrokerRun(RunWithBrokers):
     """The run of ``seed``."""
 
     _keys = 0
@@ -99,8 +99,7 @@ class BrokerRun:
     """What knows who serves which topic."""
 
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
-        self.loop = loop
-        self.trace = trace
+        super().__init__(loop, trace)
         self.random = rng = random.Random(f"{seed}/broker run")
         self._deduplication = Deduplication(seed, self._deduplication_share)
         ledger = self._deduplication.retained(plan_ledgers(rng))
@@ -162,7 +161,6 @@ class BrokerRun:
         self.followers: list[TopicFollower] = []
         self._moves = random.Random(f"{seed}/moves 1")
         self._cuts = random.Random(f"{seed}/cuts 1")
-        self._bug: str | None = None
 
     def _new_watch(self, ledger: LedgerConfig) -> BrokerWatch:
         cluster, names = self.cluster, self._names
@@ -206,21 +204,6 @@ class BrokerRun:
         topics = self.watch.topics.values()
         return len({position.ledger_id for topic in topics for position in topic.positions})
 
-    def note_bug(self, what: str) -> None:
-        self._bug = self._bug or what
-
-    def note_error(self, who: str, what: str) -> None:
-        for machine in self.cluster.bookies:
-            if machine.name == who:
-                machine.told_error(what)
-
-    def check(self) -> None:
-        if self._bug is not None:
-            raise SimulationError(self._bug)
-        self.loop.check_spawned()
-        if self.cluster.problem is not None:
-            raise SimulationError(self.cluster.problem)
-
     async def main(self) -> None:
         cluster, rng = self.cluster, self.random
         await cluster.start()
@@ -246,22 +229,9 @@ class BrokerRun:
             checker.check()
         for each in faults:
             each.over = True
-        self.trace.note("run", "all faults heal")
-        cluster.heal()
-        for broker in self.brokers:
-            broker.heal()
-        for client in self.clients:
-            client.process.resume()
-            for link in client.links:
-                if link.transport is not None:
-                    link.transport.resume_reading()
-        try:
-            async with asyncio.timeout(PROGRESS_S):
-                await self._last_look(rng)
-        except TimeoutError:
-            raise SimulationError(
-                f"no progress within {PROGRESS_S:.0f} s of healing: {self._unfinished()}"
-            ) from None
+        self._heal(self.clients)
+        async with self.progress(PROGRESS_S, self._unfinished):
+            await self._last_look(rng)
         self.check()
         checker.check()
 

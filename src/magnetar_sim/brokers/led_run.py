@@ -9,10 +9,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Final
 
-from magnetar.config import KafkaConfig, PartitionConfig
+from magnetar.config import KafkaConfig
 from magnetar.metrics import Metrics
 from magnetar.wire.pulsar.pulsar_pb2 import CommandAck
 from magnetar_sim.brokers.broker_moves import BrokerMoves
@@ -20,6 +19,7 @@ from magnetar_sim.brokers.broker_run import BrokerRun
 from magnetar_sim.brokers.brokers import BrokerMachine
 from magnetar_sim.brokers.log_leaders import LogLeaders
 from magnetar_sim.brokers.pulsar_client import Link, PulsarClient
+from magnetar_sim.brokers.run_with_brokers import SIZES, plan_partitions
 from magnetar_sim.brokers.topic_consumers import ConsumerPlan, Got, TopicConsumer
 from magnetar_sim.cluster.faults import Faults
 from magnetar_sim.world.loop import SimLoop
@@ -27,10 +27,6 @@ from magnetar_sim.world.planned_faults import PlannedFaults
 from magnetar_sim.world.trace import Trace
 
 KAFKA_PORT: Final = 9092
-DIRECTORY: Final = Path("/partitions")
-SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 1))
-"""Brokers, replicas, ``min_isr``."""
-SEGMENT_BYTES: Final = (1 << 14, 1 << 30)
 LATE_SHARE: Final = 0.5
 FAR_SHARE: Final = 0.5
 """Of the runs: brokers are far from one another, so that high watermarks trail."""
@@ -73,16 +69,7 @@ class LedRun(BrokerRun):
         ]
         self.brokers.clear()
         self.add_brokers(machines)
-        partition = PartitionConfig(
-            directory=DIRECTORY,
-            replication_factor=replicas,
-            min_insync_replicas=min_isr,
-            replica_lag_ms_max=rng.choice((600, 1500)),
-            deletion_grace_ms=rng.choice((300, 2000)),
-            segment_bytes_max=rng.choice(SEGMENT_BYTES),
-            tail_cache_bytes=rng.choice((1024, 1 << 20)),
-            preferred_leader_interval_ms=rng.choice((0, 1500)),
-        )
+        partition = plan_partitions(rng, replicas, min_isr)
         for machine in machines:
             machine.kafka = KafkaConfig(port=KAFKA_PORT)
             machine.partition = partition

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Final
 
 from magnetar.config import KafkaConfig, LedgerConfig, PartitionConfig
@@ -28,6 +27,7 @@ from magnetar_sim.brokers.broker_faults import BrokerFaults
 from magnetar_sim.brokers.broker_moves import BrokerMoves
 from magnetar_sim.brokers.broker_run import plan_ledgers
 from magnetar_sim.brokers.brokers import BrokerMachine, plan_brokers
+from magnetar_sim.brokers.run_with_brokers import SIZES, RunWithBrokers, plan_partitions
 from magnetar_sim.cluster.cluster import Cluster, plan_cluster
 from magnetar_sim.cluster.cluster_checkers import MetadataChecker
 from magnetar_sim.cluster.faults import Faults
@@ -48,16 +48,11 @@ from magnetar_sim.kafka.transactional import (
 )
 from magnetar_sim.world.loop import SimLoop, run_in, until
 from magnetar_sim.world.planned_faults import PlannedFaults
-from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import Trace
 
 FAULTS_FROM_S: Final = 0.8
 HEAL_S: Final = 9.0
 PROGRESS_S: Final = 120.0
-DIRECTORY: Final = Path("/partitions")
-SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 1))
-"""Brokers, replicas, ``min_isr``, where topics are on partitions."""
-SEGMENT_BYTES: Final = (1 << 14, 1 << 30)
 IDLE_SHARE: Final = 0.3
 IDLE_MS: Final = (1200, 2500)
 """More than ``partition.TOUCH_S``, by which Kafka's clients keep topics open."""
@@ -86,12 +81,11 @@ def plan_kept_ledgers(rng: random.Random) -> LedgerConfig:
     return replace(plan_ledgers(rng), retention_ms=KEPT, retention_bytes=KEPT)
 
 
-class KafkaRun:
+class KafkaRun(RunWithBrokers):
     """The run of ``seed``."""
 
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
-        self.loop = loop
-        self.trace = trace
+        super().__init__(loop, trace)
         self._seed = seed
         self.random = rng = random.Random(f"{seed}/kafka run")
         ledger = plan_kept_ledgers(rng)
@@ -117,7 +111,6 @@ class KafkaRun:
         self.sources = Sources()
         self._piped: list[tuple[Place, Place]] = []
         self._audits: list[KafkaReader] = []
-        self._bug: str | None = None
 
     def _make_brokers(self, rng: random.Random) -> list[BrokerMachine]:
         plan = plan_brokers(rng)
@@ -127,16 +120,7 @@ class KafkaRun:
         if self.engine == "ledger":
             count = plan.brokers
         else:
-            partition = PartitionConfig(
-                directory=DIRECTORY,
-                replication_factor=replicas,
-                min_insync_replicas=min_isr,
-                replica_lag_ms_max=rng.choice((600, 1500)),
-                deletion_grace_ms=rng.choice((300, 2000)),
-                segment_bytes_max=rng.choice(SEGMENT_BYTES),
-                tail_cache_bytes=rng.choice((1024, 1 << 20)),
-                preferred_leader_interval_ms=rng.choice((0, 1500)),
-            )
+            partition = plan_partitions(rng, replicas, min_isr)
         if rng.random() < IDLE_SHARE:
             config = replace(config, idle_topic_unload_ms=rng.choice(IDLE_MS))
         kafka = KafkaConfig(
@@ -164,21 +148,6 @@ class KafkaRun:
         """Partitions that were written to."""
         return len({each.place for each in self.history.written.values()})
 
-    def note_bug(self, what: str) -> None:
-        self._bug = self._bug or what
-
-    def note_error(self, who: str, what: str) -> None:
-        for machine in self.cluster.bookies:
-            if machine.name == who:
-                machine.told_error(what)
-
-    def check(self) -> None:
-        if self._bug is not None:
-            raise SimulationError(self._bug)
-        self.loop.check_spawned()
-        if self.cluster.problem is not None:
-            raise SimulationError(self.cluster.problem)
-
     # -- the run ------------------------------------------------------------------------------
 
     async def main(self) -> None:
@@ -201,28 +170,12 @@ class KafkaRun:
                 each_id.restart()
         for each in faults:
             each.over = True
-        self._heal()
-        try:
-            async with asyncio.timeout(PROGRESS_S):
-                await self._last_look()
-        except TimeoutError:
-            raise SimulationError(
-                f"no progress within {PROGRESS_S:.0f} s of healing: {self._unfinished()}"
-            ) from None
+        self.history.healed = True
+        self._heal(self.hosts)
+        async with self.progress(PROGRESS_S, self._unfinished):
+            await self._last_look()
         self.check()
         checker.check()
-
-    def _heal(self) -> None:
-        self.trace.note("run", "all faults heal")
-        self.history.healed = True
-        self.cluster.heal()
-        for broker in self.brokers:
-            broker.heal()
-        for host in self.hosts:
-            host.process.resume()
-            for link in host.links:
-                if link.transport is not None:
-                    link.transport.resume_reading()
 
     def _all_served(self) -> bool:
         self.check()

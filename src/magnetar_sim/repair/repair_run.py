@@ -32,6 +32,7 @@ from magnetar_sim.cluster.ledger_workload import LedgerJob, recover
 from magnetar_sim.repair.repair_actors import RepairMachine, plan_repair
 from magnetar_sim.repair.repair_checkers import RepairChecker
 from magnetar_sim.repair.repair_operator import Operator
+from magnetar_sim.world.checked_run import CheckedRun
 from magnetar_sim.world.loop import SimLoop, SimProcess, call_from_outside, run_in, until
 from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import Trace
@@ -48,12 +49,11 @@ HOLES_SHARE = 0.3
 """Of the runs with Qa < Qw: bookies miss entries, and those who know of it die."""
 
 
-class RepairRun:
+class RepairRun(CheckedRun):
     """The run of ``seed``."""
 
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
-        self.loop = loop
-        self.trace = trace
+        super().__init__(loop, trace)
         self._seed = seed
         self._random = rng = random.Random(f"{seed}/repair")
         size, write_quorum, ack_quorum = rng.choice(QUORUMS)
@@ -92,7 +92,6 @@ class RepairRun:
         self._bad_moments = rng.choice(BAD_MOMENTS)
         self._bad_chance = rng.choice((0.05, 0.2, 0.5))
         self._operator: Operator | None = None
-        self._bug: str | None = None
         self._over = False
 
     @property
@@ -103,9 +102,6 @@ class RepairRun:
     @property
     def ledgers(self) -> int:
         return sum(job.history is not None for job in self.jobs)
-
-    def note_bug(self, what: str) -> None:
-        self._bug = self._bug or what
 
     def note_error(self, who: str, what: str) -> None:
         """Errors of bookies are looked at in other runs."""
@@ -325,9 +321,7 @@ class RepairRun:
     # -- after healing ------------------------------------------------------------------------
 
     def _check(self, checker: RepairChecker) -> None:
-        if self._bug is not None:
-            raise SimulationError(self._bug)
-        self.loop.check_spawned()
+        self.check()
         checker.check()
         if self._cluster.problem is not None:
             raise SimulationError(self._cluster.problem)

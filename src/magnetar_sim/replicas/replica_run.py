@@ -30,10 +30,10 @@ from magnetar.metrics import Metrics
 from magnetar_sim.replicas.replica_faults import ReplicaFaults
 from magnetar_sim.replicas.replica_history import ReplicaHistory, StoredBatch, making
 from magnetar_sim.replicas.replica_machines import ReplicaMachine, ReplicaWorld, whole
+from magnetar_sim.world.checked_run import CheckedRun
 from magnetar_sim.world.loop import SimLoop, run_in
 from magnetar_sim.world.metadata import MetadataServer
 from magnetar_sim.world.network import SimNetwork
-from magnetar_sim.world.scheduler import SimulationError
 from magnetar_sim.world.trace import Trace
 
 SIZES: Final = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 3, 1), (3, 2, 2),
@@ -54,12 +54,11 @@ PROGRESS_S: Final = 90.0
 ANSWER_S: Final = 3.0
 
 
-class ReplicaRun:
+class ReplicaRun(CheckedRun):
     """The run of ``seed``."""
 
     def __init__(self, seed: int, loop: SimLoop, trace: Trace, metrics: Metrics) -> None:
-        self.loop = loop
-        self.trace = trace
+        super().__init__(loop, trace)
         self.random = rng = random.Random(f"{seed}/replicas")
         brokers, self._replicas, self._min_isr = rng.choice(SIZES)
         self._disk_ends = random.Random(f"{seed}/read-only")
@@ -106,7 +105,6 @@ class ReplicaRun:
         self._pause_s = rng.choice((0.03, 0.1, 0.3))
         self._over = False
         self._faults: ReplicaFaults | None = None
-        self._bug: str | None = None
         self._emptying = random.Random(f"{seed}/emptied")
         self._remaking = random.Random(f"{seed}/remade")
         self._deleting = random.Random(f"{seed}/deleted")
@@ -121,18 +119,10 @@ class ReplicaRun:
         """Epochs that somebody led."""
         return self.history.elections
 
-    def note_bug(self, what: str) -> None:
-        self._bug = self._bug or what
-
     def note_error(self, who: str, what: str) -> None:
         """A replica is given up for its disk, and for files that are another cluster's."""
         if self._faults is None or not (self._faults.disks_broken or self._faults.emptied):
             self.note_bug(f"{who} logs an error, and nothing is wrong: {what}")
-
-    def check(self) -> None:
-        if self._bug is not None:
-            raise SimulationError(self._bug)
-        self.loop.check_spawned()
 
     async def main(self) -> None:
         self.trace.note(
@@ -171,14 +161,11 @@ class ReplicaRun:
         self.world.metadata.heal()
         for machine in self.machines:
             machine.heal()
-        try:
-            async with asyncio.timeout(PROGRESS_S):
-                await remaking
-                await deleting
-                await self._make_topic()  # one that a restored store has no state of
-                await self._last_look(actors)
-        except TimeoutError:
-            raise SimulationError(f"no progress within {PROGRESS_S:.0f} s of healing") from None
+        async with self.progress(PROGRESS_S):
+            await remaking
+            await deleting
+            await self._make_topic()  # one that a restored store has no state of
+            await self._last_look(actors)
         self.check()
 
     def _plan(self, faults: ReplicaFaults, begin_s: float, end_s: float) -> None:

@@ -19,6 +19,7 @@ class LossyStore:
         self._store = store
         self.losses: dict[str, list[str]] = {}
         self.sessions: list[Callable[[SessionState], None]] = []
+        self.silent = 0.0
 
     async def _pass(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         pending = self.losses.get(name, [])
@@ -61,6 +62,9 @@ class LossyStore:
     def watch_session(self, changed: Callable[[SessionState], None]) -> Callable[[], None]:
         self.sessions.append(changed)
         return lambda: self.sessions.remove(changed) if changed in self.sessions else None
+
+    def silent_s(self) -> float:
+        return self.silent
 
     def tell_session(self, *states: SessionState) -> None:
         for state in states:
