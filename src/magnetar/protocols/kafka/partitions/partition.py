@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -66,6 +67,8 @@ REFUSALS: Final = (PartitionError, MessageTooLargeError, ProtocolError)
 PLACES_KEPT: Final = 256
 """Offsets whose positions are remembered: each consumer asks next for what follows its last."""
 TOUCH_S: Final = 1.0
+TOUCHES: Final = 10
+"""In the time after which an idle topic is unloaded, if that is short."""
 UNREAD_MAX: Final = 1000
 """So many entries of the log's end that cannot be read, each some questions to bookies, are enough:
 it is not looked further back."""
@@ -116,7 +119,9 @@ class Partition:
         entry_format: EntryFormat,
         now_ms: Callable[[], int],
         unread: UnreadPlaces,
+        idle_ms: int,
     ) -> None:
+        """``idle_ms``: after which an unused topic is unloaded; 0: never."""
         self.topic = topic
         self._unread = unread
         self._format = entry_format
@@ -138,6 +143,7 @@ class Partition:
         self._places: OrderedDict[int, Position] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self._touched_s = float("-inf")
+        self._touch_s = min(TOUCH_S, (idle_ms or math.inf) / 1000 / TOUCHES)
 
     @property
     def usable(self) -> bool:
@@ -150,7 +156,7 @@ class Partition:
     def touch(self) -> None:
         """It is in use: topics that nobody uses are unloaded."""
         now = self._loop.time()
-        if now - self._touched_s > TOUCH_S:
+        if now - self._touched_s > self._touch_s:
             self._touched_s = now
             self.topic.let_go()
 
