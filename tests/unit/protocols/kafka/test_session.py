@@ -150,7 +150,7 @@ def test_what_is_known_of_producers_is_read_from_the_log_again() -> None:
         assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         world.log().failing = None
         await asyncio.sleep(1.0)  # the topic takes nothing for a moment
-        early = await produced(peer, batches[9])
+        early = await produced(world.peer(), batches[9])
         assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await produced(peer, batches[8])).base_offset == 16
         assert (await produced(peer, batches[9])).base_offset == 18

@@ -32,6 +32,7 @@ from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
     MessageTooLargeError,
+    NotEnoughReplicasError,
     PartitionError,
     ProtocolError,
     ServiceNotReadyError,
@@ -77,13 +78,14 @@ it is not looked further back."""
 class Produced(NamedTuple):
     """How a batch fared. ``append_time_ms``: which its records were given; -1: none.
     ``refused_records``: which of them it was refused for, by their places, as far as they are
-    known."""
+    known. ``header``: of a batch that was refused, and may come again as it was."""
 
     error: ErrorCode
     base_offset: int = -1
     why: str | None = None
     append_time_ms: int = -1
     refused_records: tuple[int, ...] = ()
+    header: BatchHeader | None = None
 
 
 Told = Callable[[Produced], None]
@@ -174,7 +176,6 @@ class Partition:
         self.touch()
         try:
             header = check_produced(batch)
-            self.check_usable()
         except MagnetarError as error:
             told(Produced(error_code(error), why=str(error)))
             return 0
@@ -206,10 +207,14 @@ class Partition:
         return len(batch)
 
     def _refused(self, header: BatchHeader) -> Produced | None:
+        try:
+            self.check_usable()
+        except MagnetarError as closing:
+            return Produced(error_code(closing), why=str(closing), header=header)
         if self.topic.cooling_down:
             failed = self.topic.storage_problem
             why = f"topic {self.topic.name} could not store a moment ago ({failed})"
-            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
         if header.attributes & APPEND_TIME:
             why = "LogAppendTime is the topic's to say (message.timestamp.type), not a producer's"
             return Produced(ErrorCode.INVALID_TIMESTAMP, why=why)
@@ -217,7 +222,7 @@ class Partition:
             return None
         if not self.transactions.there:
             why = "what is known of transactions is read again; send it once more"
-            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
         error = self.transactions.writers.check(header)
         return None if error is ErrorCode.NONE else Produced(error, why=_no_part(header))
 
@@ -255,14 +260,15 @@ class Partition:
         if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
             if is_part(what.header):
                 self.transactions.doubt()
-            what.told(Produced(error_code(error), why=str(error)))
+            again = what.header if isinstance(error, NotEnoughReplicasError) else None
+            what.told(Produced(error_code(error), why=str(error), header=again))
             return
         self._known = False
         self._states.forget()
         self.transactions.doubt()
         if known is not None:
             known.stored(-1)
-        what.told(Produced(error_code(error), why=str(error)))
+        what.told(Produced(error_code(error), why=str(error), header=what.header))
         self.topic.append_failed(error)
 
     def _stored(self, what: _Appending, position: Position) -> None:
