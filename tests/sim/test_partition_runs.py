@@ -28,6 +28,11 @@ def test_every_invariant_holds() -> None:
     assert sum(o.lost_alone for o in outcomes) > SEEDS
 
 
+def test_a_new_disk_is_filled_before_the_end_of_the_run() -> None:
+    """It was slow, the log long, and the run was over before its replica was in sync."""
+    assert run_partition(20261127900234).failure is None
+
+
 def test_a_seed_repeats_its_run_exactly() -> None:
     for seed in range(5):
         assert run_partition(seed, tracing=True) == run_partition(seed, tracing=True)

@@ -34,6 +34,11 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     assert happened["consumers that were sent elsewhere"] > 10 * len(SEEDS)
 
 
+def test_a_broker_that_hears_late_that_ledgers_are_gone_goes_on() -> None:
+    """Paused past its session: it had acknowledged a part of what was trimmed meanwhile."""
+    assert run_cluster(20261127900000, kind="steered").failure is None
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(3, tracing=True, kind="steered") for _ in range(2))
     assert first.trace == again.trace

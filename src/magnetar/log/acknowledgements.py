@@ -36,7 +36,7 @@ from pyroaring import BitMap
 
 from magnetar.model.entry import Entry
 from magnetar.model.errors import NotAllowedError
-from magnetar.model.ids import LATEST, Position
+from magnetar.model.ids import EARLIEST, LATEST, Position
 
 ENTRY_ID_LIMIT = 2**32
 """Bitmaps hold entry ids below this; a ledger is rolled long before."""
@@ -409,6 +409,24 @@ class AckState:
         self._changed.clear()
         self._changed_sets.clear()
         self.note = b""
+
+    def forget_trimmed(self) -> None:
+        """What is acknowledged of ledgers that the log does not hold any more says nothing: nobody
+        is given any of it. Mark-delete goes past them as past what is acknowledged. (Whoever owns
+        the log trims no ledger that a cursor of its own is not done with; another process hears of
+        it late.)"""
+        first, chain = self._chain.last_at(EARLIEST).ledger_id, self._chain
+        gone = [each for each in self._holes if each <= first and chain.last_entry(each) < 0]
+        for ledger_id in gone:
+            del self._holes[ledger_id]
+            self._changed.pop(ledger_id, None)
+        for position in [each for each in self._ack_sets if each.ledger_id < first]:
+            self._drop_set(position)
+            gone.append(position.ledger_id)
+        before = self.mark_delete
+        self._advance()
+        if gone or self.mark_delete > before:
+            self.version += 1
 
     def take_note(self, note: bytes) -> None:
         """``note`` says all that is to be known up to mark-delete, in the place of any before."""

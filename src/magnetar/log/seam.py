@@ -669,9 +669,9 @@ class LogEpochs(Protocol):
     """Which epoch wrote what, for readers that have read from a former owner."""
 
     @property
-    def truncates(self) -> bool:
-        """Whether what an epoch wrote may be gone in a later one: a reader that names an earlier
-        epoch has to find out first."""
+    def whole_since(self) -> int:
+        """Nothing that could be read in this epoch, or in a later one, is gone since: only a reader
+        that names an earlier epoch has to find out first."""
         ...
 
     async def end_of(self, epoch: int) -> tuple[int, int]:

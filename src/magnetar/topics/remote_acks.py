@@ -36,7 +36,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
-from magnetar.model.ids import EARLIEST, Position
+from magnetar.model.ids import Position
 from magnetar.topics.ack_sending import AckSending, Send
 from magnetar.topics.bound import SeatsTaken
 
@@ -305,7 +305,7 @@ class RemoteAckStore:
     def _begin(self, stored: bool) -> Send | None:
         # What was trimmed meanwhile nobody will read: the owner has let it expire, and images of it
         # would speak of ledgers that the log does not hold.
-        self._state.acknowledge_cumulative(EARLIEST)
+        self._state.forget_trimmed()
         return self._sending.begin(self._state.version, stored)
 
     def _may_try_again(self, error: MagnetarError) -> bool:

@@ -119,12 +119,19 @@ class SubscribableTopic:
     def held(self) -> Iterator[None]:
         """The topic is in use as long as the ``with`` lasts: something is done with it that waits,
         while perhaps nobody is connected."""
-        self._held += 1
+        self.hold()
         try:
             yield
         finally:
-            self._held -= 1
-            self._released()
+            self.release()
+
+    def hold(self) -> None:
+        """As ``held``, until ``release``, which must come once for each."""
+        self._held += 1
+
+    def release(self) -> None:
+        self._held -= 1
+        self._released()
 
     def opening(self, name: str) -> AbstractAsyncContextManager[None]:
         """Held while the durable subscription of that name is looked for, and made if need be."""

@@ -23,6 +23,7 @@ from magnetar_sim.world.scheduler import Scheduler
 SIZES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 2), (3, 2), (3, 3), (4, 2), (5, 3))
 FAULTS_UNTIL = 3000
 HEALED_AT = 3400
+HEALED_SYNC_TICKS = 10
 LAST_VALUE_AT = 5200
 ENDS_AT = 6000
 UNCLEAN_SHARE, LOSSY_SHARE = 0.08, 0.2
@@ -225,6 +226,8 @@ class _PartitionRun:
         for broker in self.brokers.values():
             broker.blocked.clear()
             broker.delay = 8
+            # Else one with a new disk does not fetch the whole log until the end of the run.
+            broker.sync_ticks = min(broker.sync_ticks, HEALED_SYNC_TICKS)
             broker.set_paused(False)
             broker.set_cut_off(False)
             broker.boot()

@@ -320,6 +320,24 @@ def test_what_was_stored_of_a_ledger_that_is_gone_is_left_out() -> None:
     assert recovered.mark_delete == Position(5, 0)
 
 
+def test_what_is_acknowledged_of_a_ledger_that_goes_meanwhile_is_forgotten() -> None:
+    """By a process that serves the cursor and does not own the log: it learns late of its end."""
+    chain = make_chain()
+    state = AckState(chain, Position(3, 0))
+    state.acknowledge([Position(3, 2), Position(9, 4)])
+    state.acknowledge_batch(Position(3, 3), 4, [0b0110])
+    chain.trim(1)
+    version = state.version
+    state.forget_trimmed()
+    assert state.version > version
+    assert state.snapshot() == AckImage(Position(3, 0), {9: BitMap([4])})
+    assert not state.partial_bytes
+    state.forget_trimmed()
+    assert state.version == version + 1, "there is nothing more to forget"
+    state.acknowledge([Position(5, 0)])
+    assert state.mark_delete == Position(5, 0)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_what_another_process_acknowledges_is_stored_as_if_it_were_acknowledged_here(
     seed: int,

@@ -122,7 +122,7 @@ class LedgersFront:
 class EpochsOfLedgers:
     """``end_offset``: of what can be read now."""
 
-    truncates = False
+    whole_since = 0
 
     def __init__(self, epoch: int, end_offset: Callable[[], int]) -> None:
         self._epoch = epoch

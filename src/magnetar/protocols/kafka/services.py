@@ -239,7 +239,8 @@ class KafkaServices:
         found = self._partitions.get(topic_name)
         if found is None or found.topic is not topic:
             self._forget_closed()
-            found = Partition(topic, self.entry_format, self.now_ms, self.unread)
+            idle_ms = self.broker.idle_topic_unload_ms
+            found = Partition(topic, self.entry_format, self.now_ms, self.unread, idle_ms)
             self._partitions[topic_name] = found
         if len(self._names) >= NAMES_KEPT_MAX:
             self._names.clear()

@@ -1,18 +1,27 @@
-"""Nothing of a producer is stored before what was refused of it while its topic was not open."""
+"""Nothing of a producer is stored before what was refused of it, and comes again."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import pytest
+
 from magnetar.log.sequences import SEQUENCES
-from magnetar.model.errors import LedgerError
+from magnetar.model.errors import (
+    LedgerError,
+    LogClosedError,
+    MagnetarError,
+    NotEnoughReplicasError,
+    PartitionError,
+)
 from magnetar.protocols.kafka.partitions.first_refused import HELD_S, KEPT_MAX, FirstRefused
+from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import BatchHeader
-from magnetar.wire.kafka.errors import ErrorCode
-from tests.unit.protocols.kafka.harness import KafkaWorld, batch, run
+from magnetar.wire.kafka.errors import ErrorCode, error_code
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
 from tests.unit.protocols.kafka.test_session import outcome, producing
 
 PLACE = "t", 0
@@ -55,6 +64,11 @@ def test_sequences_go_round_and_places_are_bounded() -> None:
     assert first.holds_back(("t", KEPT_MAX), header(1), 2.0)
 
 
+async def sent(peer: KafkaPeer, sequence: int) -> ErrorCode:
+    records = batch(1, sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return ErrorCode(outcome(await peer.ask(ApiKey.PRODUCE, producing(records))).error_code)
+
+
 def test_a_topic_that_opens_for_the_second_batch_does_not_take_it(monkeypatch: Any) -> None:
     """Five were under way, the first was refused, and the others were stored: a producer that is
     not known may begin anywhere. The first one was out of order for good then."""
@@ -70,13 +84,51 @@ def test_a_topic_that_opens_for_the_second_batch_does_not_take_it(monkeypatch: A
 
         monkeypatch.setattr(KafkaServices, "partition", fails_once)
 
-        async def sent(sequence: int) -> ErrorCode:
-            records = batch(1, sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
-            return ErrorCode(outcome(await peer.ask(ApiKey.PRODUCE, producing(records))).error_code)
-
-        found = await asyncio.gather(*(sent(sequence) for sequence in range(5)))
+        found = await asyncio.gather(*(sent(peer, sequence) for sequence in range(5)))
         assert found[0] is not ErrorCode.NONE
         assert found[1:] == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
-        assert [await sent(sequence) for sequence in range(5)] == [ErrorCode.NONE] * 5
+        assert [await sent(peer, sequence) for sequence in range(5)] == [ErrorCode.NONE] * 5
+
+    run(scenario)
+
+
+def test_a_topic_that_closes_for_the_first_batch_only_does_not_take_the_second(
+    monkeypatch: Any,
+) -> None:
+    """It was unloaded while something was found out for the batch."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        know, closes = Partition.know_producers, [True]
+
+        async def closes_once(self: Partition) -> None:
+            await know(self)
+            if closes:
+                closes.clear()
+                assert await world.broker.topics.unload(self.topic.name)
+
+        monkeypatch.setattr(Partition, "know_producers", closes_once)
+        assert await sent(peer, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await sent(peer, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [await sent(peer, sequence) for sequence in range(3)] == [ErrorCode.NONE] * 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [LogClosedError("closed"), NotEnoughReplicasError("too few")])
+def test_a_log_that_is_well_again_for_the_second_batch_does_not_take_it(
+    error: MagnetarError,
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await world.services.partition("t", 0)
+        # Only a log that looks at batches itself refuses one of them, and goes on.
+        world.log().owns_sequences = isinstance(error, PartitionError)
+        world.log().failing = error
+        assert await sent(peer, 0) is error_code(error)
+        world.log().failing = None
+        await asyncio.sleep(HELD_S / 2)  # a topic that could not store rests for a moment
+        assert await sent(peer, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [await sent(peer, sequence) for sequence in range(3)] == [ErrorCode.NONE] * 3
 
     run(scenario)

@@ -150,7 +150,7 @@ def test_what_is_known_of_producers_is_read_from_the_log_again() -> None:
         assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         world.log().failing = None
         await asyncio.sleep(1.0)  # the topic takes nothing for a moment
-        early = await produced(peer, batches[9])
+        early = await produced(world.peer(), batches[9])
         assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await produced(peer, batches[8])).base_offset == 16
         assert (await produced(peer, batches[9])).base_offset == 18
@@ -283,14 +283,34 @@ def test_a_fetch_waits_until_there_is_enough_or_time_is_over() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("truncates", [False, True])
-def test_epochs_that_are_not_the_leaders_are_refused(truncates: bool) -> None:
-    """But for an earlier one where nothing can be gone."""
+def test_a_topic_is_in_use_while_it_is_fetched_from() -> None:
+    """Where topics were unloaded soon, a fetch of many loaded the first ones again when it had the
+    last ones, and so on until its time was over."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, producer = world.peer(), world.peer()
+        await produced(producer, batch())
+        topic = world.services.topics.find(parse_topic("t-partition-0"))
+        assert topic is not None
+        released: list[bool] = []
+        topic._on_released = lambda each: released.append(each.in_use)
+        peer.tell(ApiKey.FETCH, fetching(1, wait_ms=5_000))
+        assert await peer.quiet()
+        assert topic.in_use
+        await produced(producer, batch(1, 1))
+        assert values((await peer.next())[1].topics[0].partitions[0]) == [b"1"]
+        assert not topic.in_use
+        assert released[-1] is False, "and is looked at again"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("since", [0, 4, 5])
+def test_epochs_that_are_not_the_leaders_are_refused(since: int) -> None:
+    """But for earlier ones since which nothing is gone."""
 
     class Epochs(EpochsOfLedgers):
-        pass
-
-    Epochs.truncates = truncates
+        whole_since = since
 
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
@@ -298,7 +318,8 @@ def test_epochs_that_are_not_the_leaders_are_refused(truncates: bool) -> None:
         world.log().epoch = 5
         world.log().epochs = Epochs(5, lambda: 1)
         for epoch, error in (
-            (4, ErrorCode.FENCED_LEADER_EPOCH if truncates else ErrorCode.NONE),
+            (3, ErrorCode.FENCED_LEADER_EPOCH if since > 3 else ErrorCode.NONE),
+            (4, ErrorCode.FENCED_LEADER_EPOCH if since > 4 else ErrorCode.NONE),
             (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
             (5, ErrorCode.NONE),
             (-1, ErrorCode.NONE),

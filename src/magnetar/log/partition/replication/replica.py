@@ -8,6 +8,7 @@ Invariants:
 * It takes part by the newest state that it has seen: one of an older version changes nothing.
 * It leads only the epoch for which this very start of its broker was elected.
 * Its high watermark is handed from part to part, and does not go back on the way.
+* Its log is cut while it follows only: all that it held in ``led_since``, or since, it holds.
 
 Transitions: ``isr_states.ROLE_TRANSITIONS``.
 
@@ -38,6 +39,8 @@ class PartitionReplica:
         self.role = RoleState.IDLE
         self.leader: PartitionLeader | None = None
         self.follower: PartitionFollower | None = None
+        self.led_since = -1
+        """While it leads: the first of the epochs that it has led one after the other."""
         self._start = start
         self._version = -1
         self._epoch = -1
@@ -78,9 +81,12 @@ class PartitionReplica:
                 self.leader.learnt(state)
             return False
         self._high_watermark = self.high_watermark
+        leads_on = self.leader is not None and state.leader_epoch == self._epoch + 1
         self._epoch = state.leader_epoch
         self.leader = self.follower = None
         if self.role is RoleState.LEADING:
+            if not leads_on:
+                self.led_since = state.leader_epoch
             self.leader = PartitionLeader(
                 self.me,
                 state,

@@ -14,11 +14,15 @@ from magnetar.log.partition.hosting import HostedReplica
 class PartitionEpochs:
     """``require_open`` raises if the log is not open here."""
 
-    truncates = True
-
     def __init__(self, hosted: HostedReplica, require_open: Callable[[], None]) -> None:
         self._hosted = hosted
         self._require_open = require_open
+
+    @property
+    def whole_since(self) -> int:
+        """See the seam. Each opening is a new epoch; were readers of the one before sent to find
+        out, those of a topic that is unloaded sooner than they come back would never read."""
+        return self._hosted.machine.led_since
 
     async def end_of(self, epoch: int) -> tuple[int, int]:
         """See the seam. The last epoch ends where the log does, readable or not: a reader is not

@@ -12,6 +12,8 @@ Rules:
 * Who reads what is committed gets batches before the last stable offset only, and is told which
   transactions among them were aborted; markers go out to everybody, since clients go by them.
 * A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
+* What it has loaded, or waits for, is held until it ends: were it unloaded on the way, which a
+  short ``broker.idle_topic_unload_ms`` would do, the next look would load it again, and so on.
 * What could not be read, and does not pass by itself, ends the wait only after ``LOST_WAIT_S``:
   there are clients that ask again at once.
 * No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
@@ -109,10 +111,11 @@ async def fetch(
     deadline = began_s + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
     grown = asyncio.Event()
     watches: dict[Partition, Callable[[], None]] = {}
+    held = _HeldTopics()
     try:
         while True:
             grown.clear()
-            collected = _Collected(session, request, head.version >= IDS_SINCE)
+            collected = _Collected(session, request, head.version >= IDS_SINCE, held)
             answer = await collected.collect()
             left_s = deadline - loop.time()
             if collected.lost:
@@ -124,6 +127,7 @@ async def fetch(
             new = [each for each in collected.partitions if each not in watches]
             for partition in new:
                 watches[partition] = partition.log.watch_readable(grown.set)
+                held.add(partition)
             if new:
                 continue  # what came before the watch began is found now
             timer = loop.call_later(left_s, grown.set)
@@ -134,6 +138,7 @@ async def fetch(
     finally:
         for end in watches.values():
             end()
+        held.release()
 
 
 async def name_fetched(services: KafkaServices, topic: FetchTopic) -> None:
@@ -146,11 +151,30 @@ async def name_fetched(services: KafkaServices, topic: FetchTopic) -> None:
         topic.name = found[topic.topic_id]
 
 
+class _HeldTopics:
+    """The partitions that a fetch holds."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[Partition, None] = {}
+
+    def add(self, partition: Partition) -> None:
+        if partition not in self._partitions:
+            self._partitions[partition] = None
+            partition.topic.hold()
+
+    def release(self) -> None:
+        for partition in self._partitions:
+            partition.topic.release()
+
+
 class _Collected:
     """One look at all that a fetch asks for."""
 
-    def __init__(self, session: KafkaSession, request: ClientFetchRequest, by_id: bool) -> None:
+    def __init__(
+        self, session: KafkaSession, request: ClientFetchRequest, by_id: bool, held: _HeldTopics
+    ) -> None:
         self._session = session
+        self._held = held
         self._by_id = by_id
         self._services = session.services
         self._request = request
@@ -215,9 +239,14 @@ class _Collected:
         services = self._services
         if self._by_id:
             await name_fetched(services, topic)
-            return await services.partition_by_id(topic.topic_id, topic.name, index, self._session)
-        ready = services.ready(topic.name, index)
-        return ready or await services.partition(topic.name, index, self._session)
+        ready, asker = services.ready(topic.name, index), self._session
+        if self._by_id:
+            found = await services.partition_by_id(topic.topic_id, topic.name, index, asker)
+        else:
+            found = ready or await services.partition(topic.name, index, asker)
+        if found is not ready:
+            self._held.add(found)
+        return found
 
     async def _read(
         self,
@@ -254,7 +283,7 @@ def _check_epoch(partition: Partition, epoch: int) -> None:
     own = partition.log.epoch
     if epoch > own:
         raise _CodeError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-    if 0 <= epoch < own and partition.log.epochs.truncates:
+    if 0 <= epoch < min(own, partition.log.epochs.whole_since):
         raise _CodeError(ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -330,9 +359,10 @@ async def list_offsets(
                 partition = await session.services.partition(topic.name, part.index, session)
                 _check_epoch(partition, part.current_leader_epoch)
                 committed = request.isolation_level == READ_COMMITTED
-                if committed and not partition.transactions.known:
-                    await partition.know_transactions()
-                await _list(partition, part, committed, listed)
+                with partition.topic.held():
+                    if committed and not partition.transactions.known:
+                        await partition.know_transactions()
+                    await _list(partition, part, committed, listed)
                 _check_end_known(partition, part.timestamp_ms, listed, head.version)
             except _CodeError as error:
                 listed.error_code = error.code

@@ -67,12 +67,19 @@ class _Answer:
     def expect(self) -> None:
         self._left += 1
 
-    def told(self, where: ProducedPartition, byte_count: list[int], outcome: Produced) -> None:
+    def told(
+        self, topic: str, where: ProducedPartition, byte_count: list[int], outcome: Produced
+    ) -> None:
         where.error_code = outcome.error
         where.base_offset = outcome.base_offset
         where.log_append_time_ms = outcome.append_time_ms
         where.error_message = outcome.why
         where.record_errors = [BatchError(each, outcome.why) for each in outcome.refused_records]
+        header = outcome.header
+        if header is not None and header.producer_id >= 0:
+            # It comes again: what is behind it must not come before it.
+            now_s = asyncio.get_running_loop().time()
+            self._session.first_refused.refused((topic, where.index), header, now_s)
         if byte_count:
             self._session.publish_ended(byte_count.pop())
         self.ended()
@@ -154,7 +161,7 @@ def _append(
             collected.expect()
             partition = next(at)
             begun: list[int] = []
-            told = partial(collected.told, where, begun)
+            told = partial(collected.told, topic.name, where, begun)
             if refused is not None:
                 told(refused)
             elif isinstance(partition, Produced):
@@ -229,23 +236,20 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
                 found.append(partition)
             except MagnetarError as error:
                 code = error.code if isinstance(error, _RefusedError) else error_code(error)
-                found.append(Produced(code, why=str(error)))
-                # It comes again: what is behind it must not come before it.
-                header = _idempotent(part.records)
-                if header is not None:
-                    now_s = asyncio.get_running_loop().time()
-                    session.first_refused.refused((topic.name, part.index), header, now_s)
+                found.append(Produced(code, why=str(error), header=_idempotent(part.records)))
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(response: Any) -> None:
         if not done.done():
             done.set_result(response)
 
-    for place, each in enumerate(found):
-        if isinstance(each, Partition) and not each.producers_known and _needs(request, place):
+    parts = [part for topic in request.topics for part in topic.partitions]
+    for place, (each, part) in enumerate(zip(found, parts, strict=True)):
+        header = _idempotent(part.records)
+        if isinstance(each, Partition) and not each.producers_known and header is not None:
             # An append failed while others were loaded, and what was known with it.
             why = "what is known of producers is read again; send it once more"
-            found[place] = Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+            found[place] = Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
     _append(session, request, answer, found)
     return await done
 
@@ -306,9 +310,3 @@ async def _allow(
             error, f"{place[0]}-{place[1]} takes no part in a transaction of {name}, {epoch=}"
         )
     writers.allow(producer_id, epoch, ends)
-
-
-def _needs(request: ProduceRequest, place: int) -> bool:
-    """Whether the batch at that place of the request is of an idempotent producer."""
-    parts = [part for topic in request.topics for part in topic.partitions]
-    return _idempotent(parts[place].records) is not None

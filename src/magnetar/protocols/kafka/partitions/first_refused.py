@@ -1,12 +1,12 @@
 """What a connection was refused first of each idempotent producer's batches, so that nothing that
 was sent behind it is stored before it.
 
-A batch is refused before its log is asked when its topic cannot be opened just then. Those behind
-it are on their way already, and may find the topic open: of a producer that the log does not know
-any sequence is taken, and the first batch, sent again, would be out of order for good. So they are
-refused too, until the first one comes again, or for ``HELD_S``: it never comes where the client has
-heard elsewhere that it was stored. A new epoch, or another connection, begins anew: there a client
-sends the oldest first.
+A batch is refused when its topic cannot be opened just then, or is closing, or when its log cannot
+store. Those behind it are on their way already, and may find the topic open and the log well: of a
+producer that the log does not know any sequence is taken, and the first batch, sent again, would be
+out of order for good. So they are refused too, until the first one comes again, or for ``HELD_S``:
+it never comes where the client has heard elsewhere that it was stored. A new epoch, or another
+connection, begins anew: there a client sends the oldest first.
 
 Pure. Why: docs/adr/0199-nothing-is-appended-behind-a-refusal.md.
 """
@@ -37,7 +37,7 @@ class FirstRefused:
         return bool(self._first)
 
     def refused(self, place: Place, header: BatchHeader, now_s: float) -> None:
-        """Its log was not asked."""
+        """It is not stored, and comes again."""
         key = (*place, header.producer_id, header.producer_epoch)
         first, _ = self._first.get(key, (header.base_sequence, 0.0))
         if not _behind(header.base_sequence, first):

@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,6 +32,7 @@ from magnetar.model.errors import (
     LogClosedError,
     MagnetarError,
     MessageTooLargeError,
+    NotEnoughReplicasError,
     PartitionError,
     ProtocolError,
     ServiceNotReadyError,
@@ -66,6 +68,8 @@ REFUSALS: Final = (PartitionError, MessageTooLargeError, ProtocolError)
 PLACES_KEPT: Final = 256
 """Offsets whose positions are remembered: each consumer asks next for what follows its last."""
 TOUCH_S: Final = 1.0
+TOUCHES: Final = 10
+"""In the time after which an idle topic is unloaded, if that is short."""
 UNREAD_MAX: Final = 1000
 """So many entries of the log's end that cannot be read, each some questions to bookies, are enough:
 it is not looked further back."""
@@ -74,13 +78,14 @@ it is not looked further back."""
 class Produced(NamedTuple):
     """How a batch fared. ``append_time_ms``: which its records were given; -1: none.
     ``refused_records``: which of them it was refused for, by their places, as far as they are
-    known."""
+    known. ``header``: of a batch that was refused, and may come again as it was."""
 
     error: ErrorCode
     base_offset: int = -1
     why: str | None = None
     append_time_ms: int = -1
     refused_records: tuple[int, ...] = ()
+    header: BatchHeader | None = None
 
 
 Told = Callable[[Produced], None]
@@ -116,7 +121,9 @@ class Partition:
         entry_format: EntryFormat,
         now_ms: Callable[[], int],
         unread: UnreadPlaces,
+        idle_ms: int,
     ) -> None:
+        """``idle_ms``: after which an unused topic is unloaded; 0: never."""
         self.topic = topic
         self._unread = unread
         self._format = entry_format
@@ -138,6 +145,7 @@ class Partition:
         self._places: OrderedDict[int, Position] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self._touched_s = float("-inf")
+        self._touch_s = min(TOUCH_S, (idle_ms or math.inf) / 1000 / TOUCHES)
 
     @property
     def usable(self) -> bool:
@@ -150,7 +158,7 @@ class Partition:
     def touch(self) -> None:
         """It is in use: topics that nobody uses are unloaded."""
         now = self._loop.time()
-        if now - self._touched_s > TOUCH_S:
+        if now - self._touched_s > self._touch_s:
             self._touched_s = now
             self.topic.let_go()
 
@@ -168,7 +176,6 @@ class Partition:
         self.touch()
         try:
             header = check_produced(batch)
-            self.check_usable()
         except MagnetarError as error:
             told(Produced(error_code(error), why=str(error)))
             return 0
@@ -200,10 +207,14 @@ class Partition:
         return len(batch)
 
     def _refused(self, header: BatchHeader) -> Produced | None:
+        try:
+            self.check_usable()
+        except MagnetarError as closing:
+            return Produced(error_code(closing), why=str(closing), header=header)
         if self.topic.cooling_down:
             failed = self.topic.storage_problem
             why = f"topic {self.topic.name} could not store a moment ago ({failed})"
-            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
         if header.attributes & APPEND_TIME:
             why = "LogAppendTime is the topic's to say (message.timestamp.type), not a producer's"
             return Produced(ErrorCode.INVALID_TIMESTAMP, why=why)
@@ -211,7 +222,7 @@ class Partition:
             return None
         if not self.transactions.there:
             why = "what is known of transactions is read again; send it once more"
-            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why)
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
         error = self.transactions.writers.check(header)
         return None if error is ErrorCode.NONE else Produced(error, why=_no_part(header))
 
@@ -249,14 +260,15 @@ class Partition:
         if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
             if is_part(what.header):
                 self.transactions.doubt()
-            what.told(Produced(error_code(error), why=str(error)))
+            again = what.header if isinstance(error, NotEnoughReplicasError) else None
+            what.told(Produced(error_code(error), why=str(error), header=again))
             return
         self._known = False
         self._states.forget()
         self.transactions.doubt()
         if known is not None:
             known.stored(-1)
-        what.told(Produced(error_code(error), why=str(error)))
+        what.told(Produced(error_code(error), why=str(error), header=what.header))
         self.topic.append_failed(error)
 
     def _stored(self, what: _Appending, position: Position) -> None:

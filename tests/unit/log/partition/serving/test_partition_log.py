@@ -209,6 +209,23 @@ def test_each_epoch_ends_where_the_next_one_begins() -> None:
     setting.run(after)
 
 
+def test_a_reader_of_an_earlier_epoch_need_find_out_only_what_another_process_did() -> None:
+    """Else one whose topic is unloaded before it comes back would never read."""
+    setting = Setting()
+
+    async def once() -> None:
+        first = await setting.store().open(NAME)
+        assert first.epochs.whole_since == first.epoch
+        await fill(first, 3)
+        await first.close()
+        again = await setting.store().open(NAME)
+        assert again.epochs.whole_since == first.epoch < again.epoch
+        await again.close()
+
+    setting.run(once)
+    setting.run(once)
+
+
 def test_deleted_records_are_gone_after_a_kill_too() -> None:
     setting = Setting()
 
