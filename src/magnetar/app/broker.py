@@ -217,7 +217,8 @@ class Broker:
         self.replication = Replication(
             partitions, config, metadata, control.bundles.reports, connections, scope, way
         )
-        led = LedTopics(control.ownership, self.replication, control.bundles.reports)
+        bundles = control.bundles
+        led = LedTopics(control.ownership, self.replication, bundles.reports, bundles.find_gone)
         self.control = replace(control, ownership=led)
 
     def _kafka_server(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -115,6 +115,12 @@ class Replication:
         except (NoNodeError, LogError):
             return None
         return LedBy(found.state.leader, found.state.leader_start)
+
+    def watch(self, changed: Callable[[Hashable], None]) -> None:
+        self.node.image.watch(lambda partition, _: changed(partition))
+
+    def place(self, name: TopicName) -> Hashable:
+        return partition_of(name.log_name)
 
     # -- protocols.kafka.services.ReplicatedPartitions ----------------------------------------
 

@@ -7,6 +7,7 @@ broker (``SoleBroker``) or several that share its topics (``sharing.SharedTopics
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -109,6 +110,11 @@ class Bundles(Protocol):
         """All brokers by their ids, sorted. Raises ``MetadataError``."""
         ...
 
+    async def find_gone(self, url: str) -> asyncio.Future[None] | None:
+        """Of a broker's address: done when it takes connections again; None: it does, as far as is
+        known."""
+        ...
+
     async def drain(self) -> None:
         """Own nothing from now on: hand all over. Raises ``NotAllowedError`` where nobody could
         take it."""
@@ -203,6 +209,9 @@ class SoleBroker:
 
     async def reports(self) -> Mapping[str, BrokerReport]:
         return {} if self._report is None else {self._report.broker_id: self._report}
+
+    async def find_gone(self, url: str) -> asyncio.Future[None] | None:
+        return None
 
     async def drain(self) -> None:
         raise NotAllowedError("this cluster has one broker, which serves everything; stop it")

@@ -28,7 +28,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.log.seam import AppendDone, Content, Run
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
-from magnetar.topics.access import AccessMode
+from magnetar.topics.access import AccessMode, Incarnation
 from magnetar.topics.resend import Resends
 
 log = structlog.get_logger(__name__)
@@ -337,6 +337,11 @@ class Producer:
 
     def left(self) -> None:
         """Its client is told nothing more, or is gone."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Among those of its name."""
+        return Incarnation(self.mode, self.generated_name, self.epoch)
 
     @property
     def last_sequence_id(self) -> int:

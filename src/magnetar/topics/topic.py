@@ -42,7 +42,7 @@ from magnetar.model.errors import (
 from magnetar.model.ids import Position
 from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics import access
-from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.access import AccessMode, Incarnation, Verdict
 from magnetar.topics.deduplicating import DEDUPLICATION, TopicDeduplication
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.followers import Follower, Followers
@@ -285,9 +285,7 @@ class Topic(SubscribableTopic):
 
     # -- producers ----------------------------------------------------------------------------
 
-    def admit(
-        self, name: str, mode: AccessMode, generated: bool, epoch: int, claimed_epoch: int | None
-    ) -> Verdict:
+    def admit(self, name: str, new: Incarnation) -> Verdict:
         """What to do with a new producer of that name; raises the reason to refuse it. The old
         producer that a new incarnation replaces is disconnected here."""
         self._check_usable()
@@ -296,15 +294,20 @@ class Topic(SubscribableTopic):
                 f"no producer may be named {name}: names that begin with {SENDER_PREFIX!r} are "
                 "those of staged writes"
             )
-        self._check_condemned(name, epoch)
+        self._check_condemned(name, new.epoch)
+        if new.mode is not AccessMode.SHARED:
+            assert self.epoch is not None, "it is asked for before"
+            # Before names: who is fenced is told so, whoever has its name by now.
+            access.check_claim(str(self.name), self.epoch, new.claimed_epoch)
         old = self.producers.get(name)
         if old is not None:
-            if not access.replaces(generated, epoch, old.generated_name, old.epoch):
+            if access.replaces(new, old.incarnation, self.epoch):
+                self.disconnect_producer(old, tell=False)
+            elif not access.bears_namesake(new.mode):
                 raise ProducerBusyError(
                     f"producer {name} is connected to {self.name} (from {old.client.peer}); close "
                     "it or use another name"
                 )
-            self.disconnect_producer(old, tell=False)
         waiting = len(self.waiting)
         if len(self.producers) + waiting >= self._producers_max:
             raise TooManyConnectionsError(
@@ -312,9 +315,7 @@ class Topic(SubscribableTopic):
                 f"together the most allowed ({self._producers_max})"
             )
         modes = {producer.name: producer.mode for producer in self.producers.values()}
-        assert mode is AccessMode.SHARED or self.epoch is not None, "it is asked for before"
-        epoch = self.epoch or 0
-        return access.decide(str(self.name), mode, modes, waiting, epoch, claimed_epoch)
+        return access.decide(str(self.name), new.mode, modes, waiting)
 
     @property
     def cooling_down(self) -> bool:
@@ -397,16 +398,17 @@ class Topic(SubscribableTopic):
         for producer in list(self.producers.values()):
             self.disconnect_producer(producer)
 
-    def fence_producers(self) -> None:
-        """Another takes the topic: connected producers are told to look up again and will find
-        themselves fenced; waiting ones are refused, also one whose turn has just come
+    def fence_producers(self, taker: str) -> None:
+        """The producer of that name takes the topic: connected ones are told to look up again and
+        will find themselves fenced; waiting ones are refused, also one whose turn has just come
         (``check_in_line``)."""
         for _, turn in self.waiting:
             if not turn.done():
                 turn.set_exception(self._taken())
         self.waiting.clear()
         for producer in list(self.producers.values()):
-            self.condemn(producer, "another producer took the topic for itself")
+            if producer.name != taker:  # else the taker is refused when it comes back
+                self.condemn(producer, "another producer took the topic for itself")
             self.disconnect_producer(producer)
 
     def check_in_line(self, producer: Producer) -> None:

@@ -176,7 +176,8 @@ class WatchedConnection:
                     f"{name} comes back with epoch {request.topic_epoch}, and {topic.epoch_of} "  # type: ignore[attr-defined]
                     f"has had {topic.epoch}"
                 )
-            if answer.topic_epoch <= topic.epoch:
+            kept = claimed and request.topic_epoch == answer.topic_epoch and name == topic.epoch_of  # type: ignore[attr-defined]
+            if answer.topic_epoch < topic.epoch + (not kept):
                 topic.broken(f"{name} has epoch {answer.topic_epoch} after {topic.epoch}")
             topic.epoch, topic.epoch_of = answer.topic_epoch, name
 

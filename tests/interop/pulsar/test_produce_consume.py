@@ -215,6 +215,36 @@ def test_exclusive_producers(client: pulsar.Client, topic: str) -> None:
         first.send(b"not mine any more")
 
 
+def test_exclusive_producers_of_one_name(service: Service, topic: str) -> None:
+    """Instances of an application, each with a client, that send under the name of all."""
+    mode = pulsar.ProducerAccessMode
+    clients = [pulsar.Client(service.url) for _ in range(4)]
+
+    def make(number: int, access: pulsar.ProducerAccessMode) -> pulsar.Producer:
+        return clients[number].create_producer(topic, producer_name="app", access_mode=access)
+
+    first = make(0, mode.Exclusive)
+    with pytest.raises(pulsar.ProducerFenced):
+        make(1, mode.Exclusive)
+    made: list[pulsar.Producer] = []
+    waiting = threading.Thread(target=lambda: made.append(make(1, mode.WaitForExclusive)))
+    waiting.start()
+    waiting.join(0.5)
+    assert not made
+    first.send(b"the first")
+    first.close()
+    waiting.join(WAIT_MS / 1000)
+    made[0].send(b"the second")
+    third = make(2, mode.ExclusiveWithFencing)
+    third.send(b"the third")
+    with pytest.raises((pulsar.ProducerFenced, pulsar.AlreadyClosed)):
+        made[0].send(b"not mine any more")
+    consumer = clients[3].subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    assert texts(receive(consumer, 3)) == ["the first", "the second", "the third"]
+    for each in clients:
+        each.close()
+
+
 def test_waiting_for_exclusive_access(client: pulsar.Client, topic: str) -> None:
     first = client.create_producer(topic)
     made: list[pulsar.Producer] = []

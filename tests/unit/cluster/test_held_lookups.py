@@ -12,7 +12,7 @@ import pytest
 from magnetar.cluster.brokers import reach
 from magnetar.cluster.brokers.reach import Reach, connects
 from magnetar.cluster.brokers.reports import BrokerReport, owner_path
-from magnetar.cluster.bundles import Bundle, Layout, even_boundaries
+from magnetar.cluster.bundles import Layout, even_boundaries
 from magnetar.cluster.ownership import At, Here, Owner
 from magnetar.cluster.sharing import held_lookups
 from magnetar.cluster.sharing.held_lookups import HeldLookups
@@ -35,23 +35,23 @@ class World:
     def __init__(self, scope: TaskScope) -> None:
         self.down: set[str] = set()
         self.tried: Counter[str] = Counter()
-        self.owner: Owner = AT_A
+        self.owner: Owner | None = AT_A
         self.asked = 0
         self.parked = 0
         self.reach = Reach(scope, self._connect)
-        self.lookups = HeldLookups(self._locate, self._bundle_of, self.reach)
+        self.lookups = HeldLookups(self._locate, self._place, self.reach.find_gone)
 
     async def _connect(self, url: str) -> bool:
         self.tried[url] += 1
         await asyncio.sleep(0)
         return url not in self.down
 
-    async def _locate(self, name: TopicName, authoritative: bool) -> Owner:
+    async def _locate(self, name: TopicName, authoritative: bool) -> Owner | None:
         self.asked += 1
         return self.owner
 
-    async def _bundle_of(self, name: TopicName) -> Bundle:
-        return LAYOUT.bundle_of(name)
+    async def _place(self, name: TopicName) -> str:
+        return owner_path(LAYOUT.bundle_of(name))
 
     @contextmanager
     def _park(self) -> Iterator[None]:
@@ -61,12 +61,12 @@ class World:
         finally:
             self.parked -= 1
 
-    def look_up(self) -> asyncio.Task[Owner]:
+    def look_up(self) -> asyncio.Task[Owner | None]:
         return asyncio.ensure_future(self.lookups.locate(NAME, False, self._park))
 
     def moves(self, owner: Owner) -> None:
         self.owner = owner
-        self.lookups.owner_changed(owner_path(LAYOUT.bundle_of(NAME)))
+        self.lookups.moved(owner_path(LAYOUT.bundle_of(NAME)))
 
     def forget_when(self) -> None:
         """As if ``FRESH_S`` had passed."""
@@ -161,6 +161,28 @@ def test_so_many_are_held_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [each.done() for each in asked] == [False, False, True]
         world.moves(AT_B)
         assert await asyncio.gather(*asked) == [AT_B, AT_B, AT_A]
+
+    run(scenario)
+
+
+def test_what_nobody_serves_is_held_until_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.owner = None
+        held = [world.look_up() for _ in range(3)]
+        await turns()
+        assert not any(each.done() for each in held)
+        world.moves(AT_B)
+        assert await asyncio.gather(*held) == [AT_B] * 3
+        assert not world.lookups._moves, "nothing is kept of what nobody waits for"
+        monkeypatch.setattr(held_lookups, "LOOK_S", 0.01)
+        world.owner = None
+        held = [world.look_up()]
+        await turns()
+        world.owner = AT_A  # without a word: it has registered
+        assert await held[0] == AT_A
+        monkeypatch.setattr(held_lookups, "HELD_S", 0.03)
+        world.owner = None
+        assert await world.look_up() is None
 
     run(scenario)
 

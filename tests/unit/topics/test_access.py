@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from magnetar.model.errors import ProducerBusyError, ProducerFencedError
-from magnetar.topics.access import AccessMode, Verdict, decide, replaces
+from magnetar.topics.access import (
+    AccessMode,
+    Incarnation,
+    Verdict,
+    bears_namesake,
+    check_claim,
+    decide,
+    replaces,
+)
 
 S, E, W, F = (
     AccessMode.SHARED,
@@ -13,15 +21,9 @@ S, E, W, F = (
 )
 
 
-def verdict(
-    mode: AccessMode,
-    connected: dict[str, AccessMode],
-    waiting: int = 0,
-    epoch: int = 3,
-    claimed: int | None = None,
-) -> Verdict | str:
+def verdict(mode: AccessMode, connected: dict[str, AccessMode], waiting: int = 0) -> Verdict | str:
     try:
-        return decide("t", mode, connected, waiting, epoch, claimed)
+        return decide("t", mode, connected, waiting)
     except ProducerBusyError:
         return "busy"
     except ProducerFencedError:
@@ -46,14 +48,29 @@ def test_the_table(
     assert verdict(mode, {}, waiting=1) == waiting
 
 
-@pytest.mark.parametrize("mode", [E, W, F])
-def test_stale_epochs_are_fenced(mode: AccessMode) -> None:
-    assert verdict(mode, {}, epoch=3, claimed=2) == "fenced"
-    assert verdict(mode, {}, epoch=3, claimed=3) != "fenced"
+def test_stale_epochs_are_fenced() -> None:
+    with pytest.raises(ProducerFencedError, match=r"epoch 3, this producer had 2"):
+        check_claim("t", 3, 2)
+    for claimed in (None, 3, 4):
+        check_claim("t", 3, claimed)
 
 
-def test_only_a_later_incarnation_of_a_generated_name_replaces() -> None:
-    assert replaces(True, 2, True, 1)
-    assert not replaces(True, 1, True, 1)
-    assert not replaces(False, 2, True, 1)
-    assert not replaces(True, 2, False, 1)
+def test_a_later_incarnation_of_a_generated_name_replaces() -> None:
+    old = Incarnation(S, True, 1)
+    assert replaces(Incarnation(S, True, 2), old, None)
+    assert not replaces(Incarnation(S, True, 1), old, None)
+    assert not replaces(Incarnation(S, False, 2), old, None)
+    assert not replaces(Incarnation(S, True, 2), old._replace(generated_name=False), None)
+
+
+def test_who_has_the_epoch_of_the_topic_is_the_one_that_is_connected() -> None:
+    old, back = Incarnation(E, False, 0), Incarnation(E, False, 1, 3)
+    assert replaces(back, old, 3)
+    assert not replaces(back._replace(epoch=0), old, 3)
+    assert not replaces(back._replace(claimed_epoch=None), old, 3)
+    assert not replaces(back, old, 4)
+    assert not replaces(back, old._replace(mode=S), 3)
+
+
+def test_who_takes_turns_bears_one_of_its_name() -> None:
+    assert [bears_namesake(mode) for mode in (S, E, W, F)] == [False, False, True, True]

@@ -8,19 +8,21 @@ Rules:
 
 * Lookups and loads go by what this broker knows of leaders; before a log is opened the metadata is
   asked itself (``verify``), so that a leader that is one no more opens nothing.
-* While nobody leads, nobody serves: clients are told to ask again.
+* While nobody leads, nobody serves: lookups are held until somebody does (``held_lookups``), as
+  they are while the leader takes no connections; in the end clients are told to ask again.
 
-Why: docs/adr/0115-topics-go-to-their-leader.md.
+Why: docs/adr/0115-topics-go-to-their-leader.md, and docs/adr/0098-lookups-wait-for-an-owner.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import nullcontext
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.ownership import At, Here, Owner, Ownership, WhileHeld
+from magnetar.cluster.sharing.held_lookups import Gone, HeldLookups
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import ServiceNotReadyError
 
@@ -48,6 +50,12 @@ class Leaders(Protocol):
         """From the metadata itself. Raises ``MetadataError``."""
         ...
 
+    def watch(self, changed: Callable[[Hashable], None]) -> None:
+        """Tell of each log (its ``place``) of which something changes that is known."""
+        ...
+
+    def place(self, name: TopicName) -> Hashable: ...
+
 
 class LedTopics:
     """``cluster.ownership.Ownership``, over that of bundles."""
@@ -57,10 +65,13 @@ class LedTopics:
         bundles: Ownership,
         leaders: Leaders,
         reports: Callable[[], Awaitable[Mapping[str, BrokerReport]]],
+        find_gone: Callable[[str], Awaitable[Gone]],
     ) -> None:
         self._bundles = bundles
         self._leaders = leaders
         self._reports = reports
+        self._lookups = HeldLookups(self._look, self._place, find_gone)
+        leaders.watch(self._lookups.moved)
 
     async def owner_of(self, name: TopicName) -> Owner | None:
         led = self._leaders.known(name)
@@ -78,15 +89,17 @@ class LedTopics:
         led = self._leaders.known(name)
         if led is None:
             return await self._bundles.locate(name, authoritative)
-        return await self._reachable(name, led)
+        return _somebody(name, await self._at(led))
 
-    async def _reachable(self, name: TopicName, led: LedBy) -> Owner:
-        owner = await self._at(led)
-        if owner is None:
-            raise ServiceNotReadyError(
-                f"no broker leads the log of {name} just now; look it up again"
-            )
-        return owner
+    async def _look(self, name: TopicName, authoritative: bool) -> Owner | None:
+        """As ``locate``; None: nobody."""
+        led = self._leaders.known(name)
+        if led is None:
+            return await self._bundles.locate(name, authoritative)
+        return await self._at(led)
+
+    async def _place(self, name: TopicName) -> Hashable:
+        return self._leaders.place(name)
 
     async def locate_reachable(
         self,
@@ -97,7 +110,7 @@ class LedTopics:
         led = self._leaders.known(name)
         if led is None:
             return await self._bundles.locate_reachable(name, authoritative, while_held)
-        return await self._reachable(name, led)
+        return _somebody(name, await self._lookups.locate(name, authoritative, while_held))
 
     async def claim(self, name: TopicName) -> None:
         led = self._leaders.known(name)
@@ -125,3 +138,9 @@ class LedTopics:
             raise ServiceNotReadyError(
                 f"the log of {name} is led by broker {led.node_id}, not here; look it up again"
             )
+
+
+def _somebody(name: TopicName, owner: Owner | None) -> Owner:
+    if owner is None:
+        raise ServiceNotReadyError(f"no broker leads the log of {name} just now; look it up again")
+    return owner

@@ -119,8 +119,9 @@ class SharedTopics:
         self._owners = WatchedNodes(metadata, _seen)
         reach = Reach(scope, connect)
         self._candidates = Candidates(self.brokers, reach)
-        self._lookups = HeldLookups(self.locate, self._bundle_of, reach)
-        self._owners.watch_changes(self._lookups.owner_changed)
+        self.find_gone = reach.find_gone
+        self._lookups = HeldLookups(self.locate, self._owner_path_of, reach.find_gone)
+        self._owners.watch_changes(self._lookups.moved)
         self._nodes = BundleNodes(metadata)
         self._layouts: dict[str, _Known] = {}
         self._held: dict[Bundle, _Share] = {}
@@ -235,7 +236,12 @@ class SharedTopics:
         authoritative: bool = False,
         while_held: WhileHeld = nullcontext,
     ) -> Owner:
-        return await self._lookups.locate(name, authoritative, while_held)
+        owner = await self._lookups.locate(name, authoritative, while_held)
+        assert owner is not None, "somebody is chosen for each bundle"
+        return owner
+
+    async def _owner_path_of(self, name: TopicName) -> str:
+        return owner_path(await self._bundle_of(name))
 
     async def claim(self, name: TopicName) -> None:
         for _ in range(LOOKS_MAX):

@@ -562,6 +562,11 @@ class PartitionHost:
                     except OSError as error:
                         each.fail(error)
 
+    @property
+    def closed(self) -> bool:
+        """It closes, or is closed: what ends with it has not failed."""
+        return self._closed
+
     async def close(self) -> None:
         """In order; closing again does nothing. Raises ``LogError``: then the next start
         recovers."""

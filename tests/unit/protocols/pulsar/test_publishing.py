@@ -499,6 +499,111 @@ def test_fencing_survives_a_restart_of_the_topic() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("mode", [1, 2, 3])
+def test_one_that_did_not_hear_that_it_is_back_is_not_fenced_by_itself(mode: int) -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.produce(producer_access_mode=mode, name="a")
+        for epoch in (1, 2):  # the answer to the first of them is lost with its connection
+            peer.lose()
+            peer = world.peer()
+            answer = await peer.produce(
+                producer_access_mode=mode, name="a", topic_epoch=1, epoch=epoch
+            )
+            assert answer.type == BaseCommand.PRODUCER_SUCCESS
+            assert answer.producer_success.topic_epoch == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3])
+def test_who_has_the_topic_and_comes_back_takes_its_own_place_at_once(mode: int) -> None:
+    async def scenario(world: World) -> None:
+        old, new = world.peer(), world.peer()
+        await old.produce(producer_access_mode=mode, name="a", user_provided_producer_name=True)
+        begun = asyncio.get_running_loop().time()
+        answer = await new.produce(
+            producer_access_mode=mode, name="a", user_provided_producer_name=True,
+            topic_epoch=1, epoch=1,
+        )  # fmt: skip
+        assert answer.producer_success.producer_ready
+        assert asyncio.get_running_loop().time() - begun < 1, "nobody was asked whether it lives"
+        assert list(world.topic().producers.values()) == list(new.session.producers.values())
+
+    run(scenario)
+
+
+def test_producers_of_one_name_wait_for_their_turns() -> None:
+    """Instances of an application that has one name for what it sends, so that none is stored
+    twice."""
+
+    async def scenario(world: World) -> None:
+        first, second, third = (world.peer() for _ in range(3))
+        for peer in (first, second, third):
+            answer = await peer.produce(producer_access_mode=2, name="a")
+            assert answer.producer_success.producer_ready is (peer is first)
+        for before, peer, epoch in ((first, second, 2), (second, third, 3)):
+            before.lose()
+            [ready] = await peer.heard()
+            assert ready.producer_success.topic_epoch == epoch
+            peer.publish(1)
+            assert await peer.kinds() == ["SEND_RECEIPT"]
+
+    run(scenario)
+
+
+def test_one_that_fences_another_of_its_name() -> None:
+    async def scenario(world: World) -> None:
+        old, new = world.peer(), world.peer()
+        await old.produce(producer_access_mode=1, name="a")
+        answer = await new.produce(producer_access_mode=3, name="a")
+        assert answer.producer_success.topic_epoch == 2
+        assert await old.kinds() == ["CLOSE_PRODUCER"]
+        old.publish(1)
+        assert await old.heard() == []
+        answer = await old.produce(producer_access_mode=1, name="a", topic_epoch=1, epoch=1)
+        assert answer.error.error == ServerError.PRODUCER_FENCED
+        new.lose()
+        back = world.peer()
+        answer = await back.produce(producer_access_mode=3, name="a", topic_epoch=2, epoch=1)
+        assert answer.producer_success.topic_epoch == 2, "the name was not refused with the other"
+
+    run(scenario)
+
+
+def test_one_of_a_name_that_wants_the_topic_for_itself_comes_second() -> None:
+    async def scenario(world: World) -> None:
+        old, new = world.peer(), world.peer()
+        await old.produce(producer_access_mode=1, name="a")
+        answer = await new.produce(producer_access_mode=1, name="a")
+        assert answer.error.error == ServerError.PRODUCER_FENCED
+        old.play_dead()
+        new.tell(new.produce_command(producer_access_mode=1, name="a"))
+        await asyncio.sleep(10)
+        [answer] = await new.heard()
+        assert answer.producer_success.topic_epoch == 2
+
+    run(scenario)
+
+
+def test_one_that_waited_again_is_fenced_by_those_who_had_the_topic_meanwhile() -> None:
+    async def scenario(world: World) -> None:
+        old, other, back = (world.peer() for _ in range(3))
+        await old.produce(producer_access_mode=2, name="a")
+        await other.produce(producer_access_mode=2, name="b")
+        # It is back before the broker knows that its connection is lost: b's turn comes first.
+        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=1, epoch=1)
+        assert not answer.producer_success.producer_ready
+        [ready] = await other.heard()
+        assert ready.producer_success.topic_epoch == 2
+        other.lose()
+        [refused] = await back.heard()
+        assert refused.error.error == ServerError.PRODUCER_FENCED
+        assert not world.topic().producers
+
+    run(scenario)
+
+
 def test_too_many_producers() -> None:
     async def scenario(world: World) -> None:
         peer: Peer = world.peer()

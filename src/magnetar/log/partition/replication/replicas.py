@@ -329,7 +329,9 @@ class Replicas:
             self._has_failed(kept, hosted.failure)
 
     def _has_failed(self, kept: _OwnReplica, error: Exception) -> None:
-        if kept.failed:
+        # A broker that cannot end in order closes its logs while this plays still: they are sound,
+        # and whoever leads or is in sync is so until its session ends.
+        if kept.failed or self._host.closed:
             return
         if kept.told != str(error):  # it is tried again every few seconds; health goes on saying it
             kept.told = str(error)

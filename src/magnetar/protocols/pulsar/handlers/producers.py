@@ -12,6 +12,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
     ProducerBusyError,
+    ProducerFencedError,
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST
@@ -19,7 +20,7 @@ from magnetar.protocols.pulsar.bounds import check_producer
 from magnetar.protocols.pulsar.handlers.schemas import producer_version
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
-from magnetar.topics.access import AccessMode, Verdict
+from magnetar.topics.access import AccessMode, Verdict, check_claim
 from magnetar.topics.deduplicated_producer import DeduplicatedProducer
 from magnetar.topics.opening import open_durable
 from magnetar.topics.producer import Producer, ProducerFacts
@@ -36,6 +37,11 @@ class ProducerAdmission(NamedTuple):
     producer: Producer
     request: CommandProducer
     schema_version: bytes
+
+    @property
+    def claimed_epoch(self) -> int | None:
+        """The topic's, under which the producer had it to itself before."""
+        return self.request.topic_epoch if self.request.HasField("topic_epoch") else None
 
 
 async def open_producer(session: Session, command: BaseCommand) -> None:
@@ -104,11 +110,14 @@ async def _admit(admission: ProducerAdmission) -> None:
         await topic.frames.catch_up()
     try:
         await _admit_once(admission)
-    except ProducerBusyError:
+    except ProducerBusyError as error:
         old = topic.producers.get(producer.name)
         if old is None or session.producers.get(old.producer_id) is old:
             raise
         if await old.client.is_alive():
+            if producer.mode is AccessMode.EXCLUSIVE:
+                # As of a producer of any other name: applications know by it that they come second.
+                raise ProducerFencedError(str(error)) from error
             raise
         old.client.abort()
         topic.remove_producer(old)
@@ -127,24 +136,27 @@ async def _admit_once(admission: ProducerAdmission) -> None:
         if producer.mode is not AccessMode.SHARED and topic.epoch is None:
             # Not for each topic that is opened: few ever have such a producer.
             topic.epoch = await session.services.control.counters.topic_epoch(topic.name)
-        verdict = topic.admit(
-            producer.name,
-            producer.mode,
-            producer.generated_name,
-            producer.epoch,
-            request.topic_epoch if request.HasField("topic_epoch") else None,
-        )
+        claimed = admission.claimed_epoch
+        verdict = topic.admit(producer.name, producer.incarnation._replace(claimed_epoch=claimed))
         if verdict is Verdict.QUEUE:
             _queue(admission)
             return
         if _comes_back(request):
             producer.resends = await topic.find_resends(producer.name)
         if verdict is Verdict.FENCE_OTHERS:
-            topic.fence_producers()
+            topic.fence_producers(producer.name)
         if verdict is not Verdict.CONNECT:
-            topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
+            await _begin_epoch(admission)
         await _prepare(topic, producer)
         _connect(admission)
+
+
+async def _begin_epoch(admission: ProducerAdmission) -> None:
+    """A new one of the topic, unless the producer had it last: its client may not hear the answer,
+    and would then be fenced by itself."""
+    session, topic, *_ = admission
+    if admission.claimed_epoch is None or admission.claimed_epoch != topic.epoch:
+        topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
 
 
 async def _prepare(topic: Topic, producer: Producer) -> None:
@@ -200,7 +212,9 @@ async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -
                 return
             # Whoever had the lock before may have taken the topic: two would have it to themselves.
             topic.check_in_line(producer)
-            topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
+            # It may have come back, and waited while those before it had the topic.
+            check_claim(str(topic.name), topic.epoch or 0, admission.claimed_epoch)
+            await _begin_epoch(admission)
             if producer.gone:
                 return  # closed meanwhile
             await _prepare(topic, producer)

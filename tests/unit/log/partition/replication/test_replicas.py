@@ -14,7 +14,7 @@ from magnetar.log.partition.replication.election import Live, LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits
 from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 from magnetar.log.partition.replication.replicas import Replicas, _OwnReplica
-from magnetar.model.errors import LogDamagedError
+from magnetar.model.errors import LogClosedError, LogDamagedError
 
 ME, TWO, THREE = Member(1, 11), Member(2, 12), Member(3, 13)
 LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each in (ME, TWO, THREE)}
@@ -22,7 +22,7 @@ LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each 
 
 def replicas() -> Replicas:
     """Of broker 1, where syncs are waited for."""
-    host = SimpleNamespace(me=ME, directory=SimpleNamespace(policy=PartitionPolicy()))
+    host = SimpleNamespace(me=ME, directory=SimpleNamespace(policy=PartitionPolicy()), closed=False)
     unused = cast("object", None)
     return Replicas(
         cast(PartitionHost, host),
@@ -105,3 +105,15 @@ def test_what_is_given_up_is_said_once_for_each_cause() -> None:
             found._has_failed(kept, LogDamagedError(error))
             kept.failed = False  # it is tried again
     assert [each["error"] for each in logs] == ["gone", "damaged"]
+
+
+def test_what_ends_with_its_broker_has_not_failed() -> None:
+    """One that is to end while its metadata store is away closes its logs while they are played."""
+    found = replicas()
+    found._host.closed = True  # type: ignore[misc]
+    kept = _OwnReplica(("orders", 0))
+    kept.busy = True  # nobody plays it here
+    with structlog.testing.capture_logs() as logs:
+        found._has_failed(kept, LogClosedError("orders-0 is closed here"))
+    assert not kept.failed, "nobody is told that it is out of sync"
+    assert not logs
