@@ -343,6 +343,12 @@ def check_ledger(ledger: LedgerConfig) -> None:
             f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
             "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
         )
+    if ledger.read_hedge_floor_ms > ledger.read_hedge_ceiling_ms:
+        raise ConfigError(
+            f"ledger.read_hedge_floor_ms = {ledger.read_hedge_floor_ms} and "
+            f"ledger.read_hedge_ceiling_ms = {ledger.read_hedge_ceiling_ms} cannot be used "
+            "together; accepted: a floor that is at most the ceiling"
+        )
     if ledger.placement_domain not in ("", "rack", "zone"):
         raise ConfigError(
             f"ledger.placement_domain = {ledger.placement_domain!r} cannot be used; accepted: "
