@@ -31,7 +31,11 @@ class JournalConfig:
     )
     group_wait_us: int = field(
         default=0,
-        metadata={"meaning": "longest wait to fill a group commit, microseconds", "least": 0},
+        metadata={
+            "meaning": "longest wait to fill a group commit, microseconds",
+            "least": 0,
+            "most": 1_000_000,
+        },
     )
     group_bytes_max: int = field(
         default=4 << 20, metadata={"meaning": "bytes of one group commit", "least": 4096}

@@ -74,6 +74,7 @@ def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
         ("broker.port", "70000", "0 to 65535"),
         ("ledger.retention_ms", "--5", "a whole number"),
         ("ledger.retention_ms", "9" * 5000, "a whole number"),
+        ("bookie.journal.group_wait_us", 10**18, "at most 1000000"),
         ("ledger.retention_ms", "-", "a whole number"),
         ("ledger.retention_ms", "\u00b2", "a whole number"),
         ("broker.port", -1, "0 to 65535"),
