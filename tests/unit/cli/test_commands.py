@@ -255,6 +255,16 @@ def test_somebody_else_answers(out: pytest.CaptureFixture[str]) -> None:
     assert "--url" in told
 
 
+def test_tls_where_there_is_none_has_a_remedy_of_its_own(
+    platform: Served, out: pytest.CaptureFixture[str]
+) -> None:
+    """It was said that no platform answers, and to start one."""
+    assert run(["topics", "list", "--url", platform.url.replace("http", "https")]) == 1
+    told = out.readouterr().err
+    assert "--tls-trust" in told
+    assert "magnetar standalone" not in told
+
+
 def test_bytes_that_are_no_text_are_refused_before_anything_is_asked(
     out: pytest.CaptureFixture[str],
 ) -> None:
