@@ -31,7 +31,11 @@ class JournalConfig:
     )
     group_wait_us: int = field(
         default=0,
-        metadata={"meaning": "longest wait to fill a group commit, microseconds", "least": 0},
+        metadata={
+            "meaning": "longest wait to fill a group commit, microseconds",
+            "least": 0,
+            "most": 1_000_000,
+        },
     )
     group_bytes_max: int = field(
         default=4 << 20, metadata={"meaning": "bytes of one group commit", "least": 4096}
@@ -342,6 +346,12 @@ def check_ledger(ledger: LedgerConfig) -> None:
             f"ledger.ensemble_size = {ledger.ensemble_size}, ledger.write_quorum = "
             f"{ledger.write_quorum}, ledger.ack_quorum = {ledger.ack_quorum} cannot be used "
             "together; accepted: ensemble_size >= write_quorum >= ack_quorum"
+        )
+    if ledger.read_hedge_floor_ms > ledger.read_hedge_ceiling_ms:
+        raise ConfigError(
+            f"ledger.read_hedge_floor_ms = {ledger.read_hedge_floor_ms} and "
+            f"ledger.read_hedge_ceiling_ms = {ledger.read_hedge_ceiling_ms} cannot be used "
+            "together; accepted: a floor that is at most the ceiling"
         )
     if ledger.placement_domain not in ("", "rack", "zone"):
         raise ConfigError(

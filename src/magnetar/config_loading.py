@@ -27,8 +27,9 @@ BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TIME_UNITS = {"ms": 1, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "s": 1000}
 """``s`` is last: other units end with it."""
 FRAME_SLACK_BYTES = 10 << 10
-WHOLE = re.compile(r"-?[0-9]+")
 """What an entry needs beside the largest message: metadata, header, digest."""
+WHOLE = re.compile(r"-?[0-9]{1,40}")
+"""Python refuses to read numbers of thousands of digits by another error."""
 
 METADATA_SCHEMES = ("zk://", "sqlite:", "unix:")
 """``unix:PATH`` is for brokers that another process of this machine has started."""
@@ -274,6 +275,13 @@ def _check_together(config: Config) -> None:
         raise ConfigError(
             f"broker.message_bytes_max = {config.broker.message_bytes_max} does not fit into "
             f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: at least "
+            f"{FRAME_SLACK_BYTES} bytes between them"
+        )
+    if config.broker.message_bytes_max + FRAME_SLACK_BYTES > config.ledger.payload_bytes_max:
+        raise ConfigError(
+            f"broker.message_bytes_max = {config.broker.message_bytes_max} does not fit into "
+            f"ledger.payload_bytes_max = {config.ledger.payload_bytes_max}: clients would be told "
+            "that they may send what no ledger takes, and try for ever; accepted: at least "
             f"{FRAME_SLACK_BYTES} bytes between them"
         )
     if config.broker.deduplication and config.broker.engine == "partition":

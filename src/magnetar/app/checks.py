@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from magnetar.app.securing import open_server_tls
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers.read_failures import REMEDY
-from magnetar.config import LedgerConfig
+from magnetar.config import LedgerConfig, TlsConfig
 from magnetar.env.connections import Connections
 from magnetar.env.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
@@ -17,7 +19,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import ConfigError, MagnetarError
 from magnetar.protocols.kafka.unread import REMEDY as REMEDY_UNREAD
 from magnetar.protocols.kafka.unread import UnreadPlaces
 from magnetar.topics.registry import Topics
@@ -30,6 +32,14 @@ NAMED_MAX: Final = 5
 READ_AGAIN_S: Final = 2.0
 """Of one answer: what could not be read is read again."""
 SOUND_DISK: Final = "look at the disk, and start the bookie again when it is sound"
+FITTING: Final = (
+    "write certificate, key and trusted certificates that fit; those from before count until then, "
+    "as long as the process lives"
+)
+RENEWED: Final = (
+    "put a renewed certificate, and its key, in the place of the files (no restart is needed), or "
+    "set the clock right"
+)
 REFUSED: Final = (
     "start more bookies, or give the read-only ones what they say that they lack: space, a sound "
     "disk and a new start, or an operator's word (magnetar bookie read-only off ID)"
@@ -44,6 +54,33 @@ def metadata_check(metadata: MetadataStore) -> Check:
         return WELL
 
     return check
+
+
+def tls_check(config: TlsConfig, clock_s: Callable[[], float]) -> Check:
+    """What is shown to clients by TLS counts now, and the files fit together. Clients say only that
+    they cannot connect, and those without TLS are served on: nothing else would tell."""
+
+    async def check() -> PartHealth:
+        return await asyncio.to_thread(_tls_health, config, clock_s())
+
+    return check
+
+
+def _tls_health(config: TlsConfig, now_s: float) -> PartHealth:
+    from cryptography import x509  # a start without TLS does not pay for it
+
+    name = config.certificate_file
+    try:
+        open_server_tls(config)
+        own = x509.load_pem_x509_certificates(Path(name).read_bytes())[0]
+    except (ConfigError, OSError, ValueError) as error:
+        return PartHealth(False, str(error), FITTING)
+    begin, end = own.not_valid_before_utc, own.not_valid_after_utc
+    if begin.timestamp() <= now_s < end.timestamp():
+        return WELL
+    what = "has expired" if now_s >= end.timestamp() else "does not count yet"
+    times = f"it counts from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+    return PartHealth(False, f"the certificate in {name} {what}: {times}", RENEWED)
 
 
 def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:

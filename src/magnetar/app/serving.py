@@ -23,6 +23,7 @@ from magnetar.app.checks import (
     other_process_check,
     partitions_check,
     tables_check,
+    tls_check,
     topics_check,
     unread_check,
 )
@@ -207,6 +208,8 @@ def _add_checks(
         process.health.add("compaction", broker.partition_compaction.check())
     process.health.add("bookies", bookies_check(ledgers.registry, config.ledger))
     process.health.add("descriptors", descriptors_check(process.descriptors, process.connections))
+    if max(config.broker.tls_port, config.http.tls_port, config.kafka.tls_port) >= 0:
+        process.health.add("tls", tls_check(config.tls, process.outside.clock_s))
 
 
 async def staged_quorums(

@@ -11,6 +11,7 @@ import click
 from magnetar.cli import process
 from magnetar.cli.bookies import cluster_id, cluster_info
 from magnetar.cli.decommission_plan import plan_decommission
+from magnetar.cli.paths import GivenPath
 from magnetar.cli.servers import (
     BOOKIES_MAX,
     BROKERS_MAX,
@@ -60,7 +61,7 @@ for command in (cluster_id, cluster_info, plan_decommission):
 @click.option(
     "--bookies", type=click.IntRange(0, BOOKIES_MAX), default=0, help="To run as well.  [0]"
 )
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Of ZooKeeper and bookies.")
+@click.option("--data-dir", type=GivenPath(), help="Of ZooKeeper and bookies.")
 @click.option("--zookeeper-port", type=PORT, default=2181, help="Of the first.  [2181]")
 @click.option("--bookie-port", type=PORT, help="Of the first; 0: free ones.  [3181]")
 @click.option("--port", type=PORT, help="Pulsar's protocol, of the first; 0: free ones.  [6650]")

@@ -69,13 +69,21 @@ def credential_options(command: F) -> F:
 
 
 def shown() -> Credentials:
-    """Of the command that runs. Raises ``ConfigError`` for a file that cannot be read."""
+    """Of the command that runs. Raises ``ConfigError`` for a file that cannot be read, and for what
+    is no token: it could not be sent."""
     context = click.get_current_context(silent=True)
     kept = {} if context is None else context.meta
     token, path = kept.get(f"{KEPT}token", ""), kept.get(f"{KEPT}token_file", "")
+    whence = "the token"
     if path and not token:
+        whence = f"--token-file {path}"
         try:
             token = Path(path).read_text(encoding="ascii").strip()
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--token-file {path} cannot be read: {error}") from error
+            raise ConfigError(f"{whence} cannot be read: {error}") from error
+    if not all("!" <= each <= "~" for each in token):
+        raise ConfigError(
+            f"{whence} has spaces, or characters that no token has; accepted: one token, as "
+            "`magnetar tokens create` prints it"
+        )
     return Credentials(token, kept.get(f"{KEPT}tls_trust", ""))

@@ -83,6 +83,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and give its exit code."""
     try:
+        _check_text(arguments)
         status = cli.main(arguments, prog_name="magnetar", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
@@ -100,6 +101,18 @@ def run(arguments: list[str]) -> int:
             return FAILED
         return _failed(error, FAILED)
     return status if isinstance(status, int) else 0
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Bytes that are no text come as halves of pairs, which no library sends on: one of them waited
+    for ever. Raises ``ConfigError``."""
+    for given in arguments:
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{os.fsencode(given)!r} cannot be used; accepted: text in UTF-8"
+            ) from None
 
 
 def _failed(error: Exception, status: int) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
+TLS_SCHEMES = ("pulsar+ssl://", "https://")
 CONNECT_TIMEOUT_MS = 5_000
 OPERATION_TIMEOUT_S = 10
 
@@ -82,7 +83,7 @@ def client(service_url: str, topic: str) -> Iterator[tuple[pulsar.Client, Callab
         try:
             yield connection, said
         except pulsar.PulsarException as error:
-            why = f": {said()}" if said() else _advice(error)
+            why = f": {said()}" if said() else _advice(error, service_url)
             raise BrokerError(f"{service_url}: {error}{why}") from error
         finally:
             connection.close()
@@ -131,8 +132,14 @@ def check_reachable(service_url: str) -> None:
     )
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, service_url: str) -> str:
+    """Somebody listens there: ``check_reachable`` has seen it."""
     name = type(error).__name__
-    if name in ("ConnectError", "Timeout", "RetryableError", "NotConnected"):
-        return "; is a platform running there? (`magnetar standalone`)"
-    return ""
+    if name not in ("ConnectError", "Timeout", "RetryableError", "NotConnected"):
+        return ""
+    if service_url.startswith(TLS_SCHEMES):
+        return (
+            "; is it a port of TLS, and does --tls-trust name the authority that signed its "
+            "certificate, which has not expired and has that host's name?"
+        )
+    return "; is it the port of Pulsar's protocol without TLS? (`magnetar standalone` tells it)"

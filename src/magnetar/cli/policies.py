@@ -19,7 +19,8 @@ from magnetar.cli.rest import (
     topic_path,
     url_option,
 )
-from magnetar.config_loading import BYTE_UNITS, TIME_UNITS, whole_number
+from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
+from magnetar.config_loading import BYTE_UNITS, whole_number
 from magnetar.model.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -231,7 +232,7 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
     bodies = _bodies(said, lambda: rest.get_or_none(f"{path}/retention"))
     expiration = said["subscription_expiration"]
     if expiration is not None:
-        minutes = _amount("--subscription-expiration", expiration, TIME_UNITS, 60_000)
+        minutes = _time("--subscription-expiration", expiration, 60_000)
         bodies["subscriptionExpirationTime"] = minutes
     for part, body in _named(bodies).items():
         if part == THRESHOLD:
@@ -318,10 +319,10 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
     if time is not None or size is not None:
         found["retention"] = _retention(time, size, kept)
     if said["message_ttl"] is not None:
-        found["messageTTL"] = _amount("--message-ttl", said["message_ttl"], TIME_UNITS, 1000)
+        found["messageTTL"] = _time("--message-ttl", said["message_ttl"], 1000)
     if said["compaction_threshold"] is not None:
         size = said["compaction_threshold"]
-        found[THRESHOLD] = _amount("--compaction-threshold", size, BYTE_UNITS, 1)
+        found[THRESHOLD] = _size("--compaction-threshold", size, 1)
     quorums = said["ensemble"], said["write_quorum"], said["ack_quorum"]
     if any(each is not None for each in quorums):
         if None in quorums:
@@ -332,8 +333,8 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         tick, longest = said["delay_tick"] or "1s", said["delay_max"] or "0"
         found["delayedDelivery"] = {
             "active": said["delayed"],
-            "tickTime": _amount("--delay-tick", tick, TIME_UNITS, 1),
-            "maxDeliveryDelayInMillis": _amount("--delay-max", longest, TIME_UNITS, 1),
+            "tickTime": _time("--delay-tick", tick, 1),
+            "maxDeliveryDelayInMillis": _time("--delay-max", longest, 1),
         }
     elif said["delay_tick"] is not None or said["delay_max"] is not None:
         raise ConfigError("--delay-tick and --delay-max go with --delayed; name it, too")
@@ -357,9 +358,9 @@ def _retention(time: str | None, size: str | None, kept: Kept) -> dict[str, int]
     other."""
     named = {}
     if time is not None:
-        named["retentionTimeInMinutes"] = _amount("--retention-time", time, TIME_UNITS, 60_000)
+        named["retentionTimeInMinutes"] = _time("--retention-time", time, 60_000)
     if size is not None:
-        named["retentionSizeInMB"] = _amount("--retention-size", size, BYTE_UNITS, 1 << 20)
+        named["retentionSizeInMB"] = _size("--retention-size", size, 1 << 20)
     if 0 in named.values():
         return {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     limits = {"retentionTimeInMinutes": NO_LIMIT, "retentionSizeInMB": NO_LIMIT}
@@ -367,15 +368,21 @@ def _retention(time: str | None, size: str | None, kept: Kept) -> dict[str, int]
     return limits | {name: limit for name, limit in now.items() if limit} | named
 
 
-def _amount(option: str, text: str, units: Mapping[str, int], unit: int) -> int:
+def _time(option: str, text: str, unit_ms: int) -> int:
+    return _amount(option, text, milliseconds(text), ACCEPTED_UNITS, unit_ms)
+
+
+def _size(option: str, text: str, unit_bytes: int) -> int:
+    accepted = "bytes, or a number with a unit (KiB, MiB, GiB)"
+    return _amount(option, text, whole_number(text, BYTE_UNITS), accepted, unit_bytes)
+
+
+def _amount(option: str, text: str, value: int | None, accepted: str, unit: int) -> int:
     """In ``unit``, rounded up: what is to be kept is."""
-    value = WORDS.get(text.lower())
-    if value is None:
-        value = whole_number(text, units)
+    value = WORDS.get(text.lower(), value)
     if value is None or value < NO_LIMIT:
         raise ConfigError(
-            f"{option} {text!r} cannot be used; accepted: a number with a unit "
-            f"({', '.join(units)}), or {', '.join(WORDS)}"
+            f"{option} {text!r} cannot be used; accepted: {accepted}, or {', '.join(WORDS)}"
         )
     return value if value == NO_LIMIT else -(-value // unit)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from magnetar.cli.paths import GivenPath
 from magnetar.config import LoggingConfig
 from magnetar.logs import configure
 
@@ -15,7 +16,7 @@ from magnetar.logs import configure
 @click.option("--list", "listed", is_flag=True, help="Say which there are, and run none.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(directory=True),
     default=Path("out/prove"),
     show_default=True,
     help="Directory for the pages.",

@@ -86,9 +86,20 @@ class RestClient:
         try:
             answer = self._follow(method, httpx.URL(self._url + path, params=query), body)
         except httpx.ConnectError as error:
+            if "SSL" in str(error):
+                raise RestError(
+                    f"{self._url} answers, and no TLS comes about with it: {error}; name the "
+                    "authority that signed its certificate with --tls-trust, or, where it has "
+                    "none, an http:// address"
+                ) from error
             raise RestError(
                 f"no platform answers at {self._url} ({error}); start one with "
                 "`magnetar standalone`, or name another with --url"
+            ) from error
+        except httpx.RemoteProtocolError as error:
+            raise RestError(
+                f"{method} {self._url}{path} failed: {error} It may be no HTTP address, or one "
+                "of TLS (https://): name another with --url"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RestError(f"{method} {self._url}{path} failed: {error}") from error

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from magnetar.cli import process
+from magnetar.cli.paths import GivenPath
 from magnetar.config import Config
 from magnetar.config_loading import load
 from magnetar.env.listening import bind
@@ -29,7 +30,7 @@ NO_HTTP: dict[str, object] = {"http.port": -1}
 """Of roles that serve HTTP only where they are given a port."""
 
 COMMON = (
-    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+    click.option("--config", "file", type=GivenPath(), help="A TOML file."),
     click.option(
         "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable."
     ),
@@ -63,7 +64,7 @@ def configured(
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where everything lies.")
+@click.option("--data-dir", type=GivenPath(), help="Where everything lies.")
 @click.option("--broker-port", type=PORT, help="Pulsar's protocol; 0: a free one.  [6650]")
 @click.option("--http-port", type=PORT, help="REST and metrics; 0: a free one.  [8080]")
 @click.option(
@@ -268,7 +269,7 @@ class BookieCommands(click.Group):
 
 
 @click.group(cls=BookieCommands, invoke_without_command=True)
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.")
+@click.option("--data-dir", type=GivenPath(), help="Journal and ledgers.")
 @click.option("--port", type=PORT, help="BookKeeper's protocol; 0: a free one.  [3181]")
 @click.option("--http-port", type=PORT, help="Health, metrics and state; 0: a free one.  [none]")
 @click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
@@ -414,7 +415,7 @@ def clustered(config: Config, schemes: tuple[str, ...] = ZOOKEEPER) -> Config:
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), required=True)
+@click.option("--data-dir", type=GivenPath(), required=True)
 @click.option("--port", type=PORT, default=2181, show_default=True, help="0: a free one.")
 @click.option(
     "--member",

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from magnetar.cli.output import json_option, print_json, print_table
+from magnetar.cli.paths import GivenPath
 from magnetar.config import KEPT_FOR_EVER, Config, keeps_everything
 from magnetar.config_loading import Setting, load, settings, unsafe_settings
 from magnetar.speedups import IN_USE
 
 
 @click.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file to apply.")
+@click.option("--config", "file", type=GivenPath(), help="A TOML file to apply.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print a TOML file with every setting.")
 @json_option
 def config(file: Path | None, as_toml: bool, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.permissions import of_topics
 from magnetar.cli.policies import topic_policies
 from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
-from magnetar.config_loading import TIME_UNITS, whole_number
+from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import EARLIEST, LATEST
 
@@ -181,9 +181,9 @@ def create_partitioned(topic: str, partitions: int, engine: str | None, url: str
 @url_option
 def expire(topic: str, subscription: str | None, older_than: str, url: str) -> None:
     """Take messages of TOPIC that are older than TIME for acknowledged by its subscriptions."""
-    age_ms = whole_number(older_than, TIME_UNITS)
+    age_ms = milliseconds(older_than)
     if age_ms is None or age_ms < 0:
-        raise ConfigError(f"--older-than {older_than!r} cannot be used; accepted: 90s, 1h, 3d")
+        raise ConfigError(f"--older-than {older_than!r} cannot be used; accepted: {ACCEPTED_UNITS}")
     # Twice, as Pulsar's clients do: a segment, of a form field.
     name = quote(quote(subscription, safe=""), safe="") if subscription is not None else ""
     whose = f"subscription/{name}" if subscription is not None else "all_subscription"
@@ -210,10 +210,11 @@ def seek(topic: str, subscription: str, place: str, url: str) -> None:
     path = f"{topic_path(topic)}/subscription/{name}/resetcursor"
     message_id = _place_of(place)
     if message_id is None:
-        age_ms = whole_number(place, TIME_UNITS)
+        age_ms = milliseconds(place)
         if age_ms is None or age_ms < 0:
             raise ConfigError(
-                f"--to {place!r} cannot be used; accepted: earliest, latest, 12:34, 90s, 1h, 3d"
+                f"--to {place!r} cannot be used; accepted: earliest, latest, LEDGER:ENTRY, or "
+                f"how long ago: {ACCEPTED_UNITS}"
             )
         path = f"{path}/{max(0, int(time.time() * 1000) - age_ms)}"
     RestClient(url).send_post(path, message_id)

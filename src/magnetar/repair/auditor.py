@@ -44,6 +44,8 @@ DISABLED_S = 5.0
 MARGIN_S = 0.01
 HEARING_INTERVAL_S_LEAST = 0.2
 LOOKED_MAX = 256
+CLOCKS_DIFFER_S = 60.0
+"""At most, of machines whose clocks are set right."""
 """Ledgers, for some that bookies hold; before each hearing in which one is known of none."""
 
 
@@ -71,6 +73,12 @@ class AuditPace:
     check_interval_s: float
     hearing_interval_s: float
     ledgers_per_s: float
+
+
+def until_check_s(interval_s: float, age_s: float) -> float:
+    """How long until all ledgers are to be checked, which they were last ``age_s`` ago. A date to
+    come was told by a clock that was ahead: they are checked now, and not when it has come."""
+    return 0.0 if age_s < -CLOCKS_DIFFER_S else interval_s - age_s
 
 
 class Auditor:
@@ -167,7 +175,7 @@ class Auditor:
 
     async def _until_check_s(self) -> float:
         age_ms = self._now_ms() - await self._switches.checked_ms()
-        return self._pace.check_interval_s - age_ms / 1000
+        return until_check_s(self._pace.check_interval_s, age_ms / 1000)
 
     async def _look(self) -> None:
         """Raises ``MetadataError``."""

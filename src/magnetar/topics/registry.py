@@ -28,6 +28,7 @@ from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.log.seam import LogStore, WritableLog
 from magnetar.model.errors import (
+    InvalidTopicNameError,
     MagnetarError,
     NoSpaceError,
     NoSuchLogError,
@@ -189,13 +190,21 @@ class Topics:
         return await partitioned.partitions(name)
 
     async def create(self, name: TopicName) -> bool:
-        """Make a topic because an operator says so; False when it exists."""
+        """Make a topic because an operator says so; False when it exists. Raises
+        ``InvalidTopicNameError`` for a partition that the partitioned topic does not have: whoever
+        reads that would not see it, and it would be there when the topic grows."""
         await self._control.namespaces.check(name)
         await self._control.ownership.claim(name)
         if await self.exists(name):
             return False
-        if name.partition < 0 and await self._control.partitioned.partitions(name):
+        count = await self._control.partitioned.partitions(name.partitioned)
+        if name.partition < 0 and count:
             return False
+        if 0 < count <= name.partition:
+            raise InvalidTopicNameError(
+                f"{name.partitioned} has {count} partitions, so {name} cannot be made; give it "
+                "more (`POST .../partitions`), or choose another name"
+            )
         self._check_load(name)
         await self._load(name, True, None)
         return True

@@ -87,3 +87,17 @@ def test_a_subscription_that_no_consumer_could_come_to_is_refused() -> None:
         assert (await p.client.get(f"{P}/t/subscriptions")).json() == ["x" * 512]
 
     serve(scenario)
+
+
+def test_a_partition_that_a_topic_does_not_have_is_not_made() -> None:
+    """It was made, and nobody who reads the topic saw it; a deletion of the topic left it."""
+
+    async def scenario(p: Platform) -> None:
+        assert await p.status("PUT", f"{P}/f/partitions", json=2) == 204
+        status, why = await p.reason("PUT", f"{P}/f-partition-2")
+        assert (status, "has 2 partitions" in why) == (412, True)
+        assert await p.status("PUT", f"{P}/f-partition-1") == 204
+        assert (await p.client.delete(f"{P}/f/partitions")).status_code == 204
+        assert (await p.client.get("/admin/v2/persistent/public/default")).json() == []
+
+    serve(scenario)

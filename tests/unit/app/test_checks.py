@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,10 +18,11 @@ from magnetar.app.checks import (
     partitions_check,
     tables_check,
     tables_lag,
+    tls_check,
     topics_check,
 )
-from magnetar.config import LedgerConfig
-from magnetar.env.health import WELL
+from magnetar.config import LedgerConfig, TlsConfig
+from magnetar.env.health import WELL, PartHealth
 from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
@@ -33,6 +36,7 @@ from magnetar.wire.bookie.metadata_service import (
     BookieServiceInfo,
     encode_service_info,
 )
+from tests.certificates import Authority
 from tests.unit.log.partition.kit import filled
 from tests.unit.log.partition.test_space import MIB, RULES, TellingDisk
 from tests.unit.log.partition.world import PartitionWorld
@@ -191,3 +195,25 @@ def test_tables_that_are_late_or_whose_jobs_fail_are_named() -> None:
     assert "magnetar pipeline detach" in found.remedy
     lags = [lag for each in open_ if (lag := each.log.tabled.lag) is not None]
     assert tables_lag(lags) == (2, 1, 10, now_ms - HOUR_MS, 1)
+
+
+def test_a_certificate_that_does_not_count_is_told(tmp_path: Path) -> None:
+    """All was well while no client by TLS could connect."""
+    pem = Authority(tmp_path).issue("server")
+    files = TlsConfig(certificate_file=str(pem.certificate), key_file=str(pem.key))
+    now_s, day_s = time.time(), 86_400
+
+    async def scenario(clock_s: float) -> PartHealth:
+        return await tls_check(files, lambda: clock_s)()
+
+    assert asyncio.run(scenario(now_s)) == WELL
+    late = asyncio.run(scenario(now_s + 31 * day_s))
+    assert not late.ok
+    assert "has expired: it counts from" in late.problem
+    assert str(pem.certificate) in late.problem
+    assert "does not count yet" in asyncio.run(scenario(now_s - 2 * day_s)).problem
+    pem.key.write_bytes(Authority(tmp_path, "other").issue("o").key.read_bytes())
+    found = asyncio.run(scenario(now_s))
+    assert not found.ok
+    assert "TLS cannot be set up with" in found.problem
+    assert "from before count" in found.remedy

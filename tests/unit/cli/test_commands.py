@@ -255,6 +255,39 @@ def test_somebody_else_answers(out: pytest.CaptureFixture[str]) -> None:
     assert "--url" in told
 
 
+def test_tls_where_there_is_none_has_a_remedy_of_its_own(
+    platform: Served, out: pytest.CaptureFixture[str]
+) -> None:
+    """It was said that no platform answers, and to start one."""
+    assert run(["topics", "list", "--url", platform.url.replace("http", "https")]) == 1
+    told = out.readouterr().err
+    assert "--tls-trust" in told
+    assert "magnetar standalone" not in told
+
+
+def test_bytes_that_are_no_text_are_refused_before_anything_is_asked(
+    out: pytest.CaptureFixture[str],
+) -> None:
+    """They were an internal error, and as a message's key the command never ended."""
+    for words in (("topics", "stats", "a\udcff"), ("produce", "a", "-m", "x", "--key", "\udcff")):
+        assert run(list(words)) == 2
+        assert "\\xff' cannot be used; accepted: text in UTF-8" in out.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["\u00fc", "one two", "one\ntwo"])
+def test_what_is_no_token_is_not_sent_nor_shown(
+    token: str, platform: Served, out: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(token, encoding="utf-8")
+    assert run(["topics", "list", "--url", platform.url, "--token", token]) == 2
+    assert run(["topics", "list", "--url", platform.url, "--token-file", str(file)]) == 2
+    said = out.readouterr().err
+    assert "the token has spaces" in said
+    assert "--token-file" in said
+    assert token not in said
+
+
 def test_nobody_answers(out: pytest.CaptureFixture[str]) -> None:
     assert run(["topics", "list", "--url", "http://127.0.0.1:9"]) == 1
     assert "no platform answers at http://127.0.0.1:9" in out.readouterr().err

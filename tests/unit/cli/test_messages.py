@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from magnetar.cli.consume import _line
-from magnetar.cli.messages import check_reachable, last_said
+from magnetar.cli.messages import _advice, check_reachable, last_said
 from magnetar.model.errors import BrokerError
 
 HEAD = "2026-01-01 00:00:00.000 ERROR [140628515505856] ClientConnection:1575 | [a:1 -> b:2] "
@@ -62,6 +62,13 @@ def test_one_of_several_addresses_is_enough() -> None:
             check_reachable(f"pulsar://{away}")
         with pytest.raises(BrokerError, match="x:port: Port could not be cast"):
             check_reachable("pulsar://x:port")
+
+
+def test_who_listens_and_does_not_answer_may_speak_otherwise() -> None:
+    silent = pulsar.Timeout("TimeOut")
+    assert "--tls-trust" in _advice(silent, "pulsar+ssl://a:6651")
+    assert "without TLS" in _advice(silent, "pulsar://a:6651")
+    assert _advice(pulsar.ProducerBusy("Busy"), "pulsar://a:6651") == ""
 
 
 def test_bytes_that_are_no_text_can_be_had_back() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from magnetar.cli.main import run
 from magnetar.cli.servers import beside_pulsar, configured, quorums
 from magnetar.config import Config
 from magnetar.config_loading import load
@@ -79,3 +81,19 @@ def test_a_port_that_nobody_asked_for_is_given_up(
     assert kafka_port() == -1
     assert "Kafka's clients are not served: kafka.port = 9092" in capsys.readouterr().err
     assert kafka_port("kafka.port=9092") == 9092  # asked for: the start fails, and says why
+
+
+@pytest.mark.parametrize(
+    "words", [("standalone",), ("bookie",), ("cluster", "up"), ("zookeeper",)], ids=" ".join
+)
+def test_an_empty_data_directory_is_refused(
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a variable that is not set. The server lay down where it was started."""
+    monkeypatch.chdir(tmp_path)
+    assert run([*words, "--data-dir", ""]) == 2
+    assert "it is empty" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -73,6 +73,8 @@ def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
     [
         ("broker.port", "70000", "0 to 65535"),
         ("ledger.retention_ms", "--5", "a whole number"),
+        ("ledger.retention_ms", "9" * 5000, "a whole number"),
+        ("bookie.journal.group_wait_us", 10**18, "at most 1000000"),
         ("ledger.retention_ms", "-", "a whole number"),
         ("ledger.retention_ms", "\u00b2", "a whole number"),
         ("broker.port", -1, "0 to 65535"),
@@ -111,6 +113,12 @@ def test_a_bad_value_names_setting_value_source_and_what_is_accepted(
         ({"ledger.write_quorum": 2}, "ledger.write_quorum = 2"),
         ({"ledger.ensemble_size": 3, "ledger.ack_quorum": 2}, "ledger.ack_quorum = 2"),
         ({"broker.message_bytes_max": "8MiB"}, "bookie.entry_bytes_max"),
+        (
+            {"broker.message_bytes_max": "8MiB", "bookie.entry_bytes_max": "9MiB"},
+            "ledger.payload_bytes_max",
+        ),
+        ({"ledger.payload_bytes_max": "5MiB"}, "broker.message_bytes_max"),
+        ({"ledger.read_hedge_ceiling_ms": 1}, "ledger.read_hedge_floor_ms = 5"),
         ({"bookie.journal.file_bytes": "4MiB"}, "bookie.journal.file_bytes"),
         ({"metadata.url": "etcd://x"}, "zk://"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection
 
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
-from magnetar.repair.auditor import Auditor, AuditPace
+from magnetar.repair.auditor import Auditor, AuditPace, until_check_s
 from magnetar.repair.standings import Standings
 from tests.unit.ledger.doubles import MemoryManager
 from tests.unit.repair.doubles import RepairCluster
@@ -78,3 +78,11 @@ def test_a_bookie_that_falls_silent_between_audits_is_found() -> None:
         assert list(cluster.standings.gone) == []
 
     asyncio.run(run())
+
+
+def test_a_check_that_has_a_date_to_come_is_made_anew() -> None:
+    """A clock that was a year ahead while all ledgers were checked had none checked for a year."""
+    day_s = 86_400.0
+    assert until_check_s(day_s, 3_600.0) == day_s - 3_600
+    assert until_check_s(day_s, -10.0) == day_s + 10, "clocks of two machines"
+    assert until_check_s(day_s, -365 * day_s) == 0

@@ -212,6 +212,7 @@ class KafkaServices:
     last_epochs: LastEpochs = field(init=False)
     _partitions: dict[TopicName, Partition] = field(default_factory=dict)
     _names: dict[tuple[str, int], TopicName] = field(default_factory=dict)
+    _steady_from_ms: int = field(init=False)
     _next_producer_id: int = 0
     _producer_ids_end: int = 0
 
@@ -220,9 +221,32 @@ class KafkaServices:
         self.peers = PeerLines(self.connections)
         self.topic_ids = TopicIds(self.control, self.topics)
         self.last_epochs = LastEpochs(self.topics)
+        self._steady_from_ms = self.now_ms() - self._elapsed_ms()
+
+    # -- time ---------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
+        """What is stored and told: milliseconds since 1970. It jumps when somebody sets the
+        clock."""
         return int(self.clock() * 1000)
+
+    def steady_ms(self) -> int:
+        """What is waited by (sessions, rebalances, locks, transactions): as ``now_ms`` at the
+        start, and from then on by a clock that nobody sets. By the other one a day forward ended
+        every session at once, and a day back had those who are gone waited for all day."""
+        return self._steady_from_ms + self._elapsed_ms()
+
+    def steady_of(self, date_ms: int) -> int:
+        """When that was, by ``steady_ms``; what is stored with a date to come was now."""
+        return self.steady_ms() - max(0, self.now_ms() - date_ms)
+
+    def date_of(self, steady_ms: int) -> int:
+        """When that was, by ``now_ms``."""
+        return self.now_ms() - (self.steady_ms() - steady_ms)
+
+    @staticmethod
+    def _elapsed_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
 
     # -- partitions ---------------------------------------------------------------------------
 

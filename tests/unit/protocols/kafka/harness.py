@@ -58,13 +58,15 @@ class KafkaWorld:
         authenticator: Authenticator | None = None,
         **settings: Any,
     ) -> None:
+        self.ahead_s = 0.0
+        """How far somebody has set the clock ahead."""
         self.store = MemoryLogStore(ledger_entries)
         self.broker = Broker(
             BrokerConfig(port=0),
             self.store,
             MemoryMetadata(),
             MemoryValues(),
-            clock=lambda: 1e6 + asyncio.get_running_loop().time(),
+            clock=lambda: 1e6 + self.ahead_s + asyncio.get_running_loop().time(),
             kafka=KafkaConfig(port=0, **settings),
             authenticator=authenticator,
         )

@@ -97,11 +97,12 @@ def test_a_partition_is_added_once() -> None:
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced() -> None:
     record = ongoing()
-    assert time_out(record, 60_999) is None
-    aborted = time_out(record, 61_000)
+    assert time_out(record, 59_999, 10**9) is None, "whatever the clock says"
+    aborted = time_out(record, 60_000, 2_000)
     assert aborted is not None
     assert (aborted.state, aborted.epoch) == (TransactionState.PREPARE_ABORT, 1)
-    assert time_out(aborted, 10**9) is None
+    assert aborted.changed_ms == 2_000
+    assert time_out(aborted, 10**9, 10**9) is None
     assert end(marked(aborted, 0), 7, 0, True, 0).error is ErrorCode.PRODUCER_FENCED
 
 

@@ -146,7 +146,8 @@ class World:
         self.marked = set()
 
     def time_out(self) -> None:
-        late = self.record and transaction.time_out(self.record, self.now_ms)
+        record, now_ms = self.record, self.now_ms
+        late = record and transaction.time_out(record, now_ms - record.started_ms, now_ms)
         if late:
             self.put(late)
 

@@ -99,11 +99,11 @@ class ConsumerGroups:
                 others = await learn_times(self._services, live, CONSUMER)
                 refused = await self._look_up(live, said, reader)
                 self._check_present(shard, live)
-                answer = refused or live.group.heartbeat(said, self._services.now_ms())
+                answer = refused or live.group.heartbeat(said, self._services.steady_ms())
                 if others:
                     self._plan(shard, live)
         else:
-            answer = live.group.heartbeat(said, self._services.now_ms())
+            answer = live.group.heartbeat(said, self._services.steady_ms())
         await self._tell(shard, live)
         return answer._replace(heartbeat_ms=live.heartbeat_ms or self._usual_heartbeat_ms)
 
@@ -113,7 +113,7 @@ class ConsumerGroups:
             group_id,
             config.consumer_session_timeout_ms,
             config.consumer_members_max,
-            self._services.now_ms(),
+            self._services.steady_ms(),
         )
 
     def _refused(
@@ -155,7 +155,7 @@ class ConsumerGroups:
                 return True
         if self._says_what_is_new(live, said):
             return True
-        due = self._services.now_ms() >= live.look_up_ms
+        due = self._services.steady_ms() >= live.look_up_ms
         return live.group.is_restored or (due and not live.looking_up.locked())
 
     @staticmethod
@@ -182,7 +182,7 @@ class ConsumerGroups:
     ) -> HeartbeatAnswer | None:
         """What is refused of the subscription; None: the group knows its topics. Raises
         ``MetadataError`` while they cannot be known."""
-        group, begun_ms = live.group, self._services.now_ms()
+        group, begun_ms = live.group, self._services.steady_ms()
         if reader is not None:
             here = group.members.keys() & live.readers.keys()
             live.readers = {name: live.readers[name] for name in here}
@@ -207,9 +207,9 @@ class ConsumerGroups:
                 if must_know:
                     raise
                 log.debug("topics not looked up", group=group.group_id, error=str(error))
-                live.look_up_ms = self._services.now_ms() + MISSING_MS
+                live.look_up_ms = self._services.steady_ms() + MISSING_MS
                 return None
-            now_ms = self._services.now_ms()
+            now_ms = self._services.steady_ms()
             usual_ms = LOOK_UP_MS if len(shapes) == len(wanted) else MISSING_MS
             rest_ms = min(REST_MS_MAX, REST * (now_ms - begun_ms))
             live.look_up_ms = now_ms + max(usual_ms, rest_ms)
@@ -258,7 +258,7 @@ class ConsumerGroups:
     async def _all_names(self) -> list[str]:
         """Of the default namespace, as of ``LOOK_UP_MS`` ago at most. Raises ``MetadataError``."""
         async with self._listing:
-            now_ms = self._services.now_ms()
+            now_ms = self._services.steady_ms()
             if now_ms >= self._names_ms + LOOK_UP_MS:
                 topics = await self._services.topics.names(DEFAULT_NAMESPACE)
                 self._names = list(dict.fromkeys(map(kafka_name, topics)))
@@ -293,7 +293,7 @@ class ConsumerGroups:
             return
         live.end()
         live.planned_ms = when
-        wait_s = max(0, when - self._services.now_ms()) / 1000
+        wait_s = max(0, when - self._services.steady_ms()) / 1000
         loop = asyncio.get_running_loop()
         live.timer = loop.call_later(wait_s, self._tick, shard, live)
 
@@ -302,7 +302,7 @@ class ConsumerGroups:
         group_id = live.group.group_id
         if not self._coordinator.has(shard) or shard.consumers.get(group_id) is not live:
             return
-        for why in live.group.tick(self._services.now_ms()):
+        for why in live.group.tick(self._services.steady_ms()):
             log.info("a member is out", group=group_id, why=why)
         if live.group.has_changed:
             self._services.scope.spawn(self._tell_quietly(shard, live), f"group {group_id}")
@@ -339,6 +339,6 @@ class ConsumerGroups:
         live = shard.consumer(group_id)
         if live is None or not live.group.members:
             return None
-        error = live.group.remove(member_id, instance_id, self._services.now_ms())
+        error = live.group.remove(member_id, instance_id, self._services.steady_ms())
         await self._tell(shard, live)
         return error

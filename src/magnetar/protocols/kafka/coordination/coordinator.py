@@ -23,7 +23,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -68,6 +68,13 @@ ID_CHARS_MAX: Final = 32_767
 """Of a group, or of transactions: what all versions of the requests have place for."""
 
 
+class OpenSince(NamedTuple):
+    """When a transaction was begun: as its record says, and by ``KafkaServices.steady_ms``."""
+
+    started_ms: int
+    steady_ms: int
+
+
 class Shard:
     """An offset log that is open here, and its groups. Holds its topic open."""
 
@@ -76,6 +83,8 @@ class Shard:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers: dict[str, LiveConsumerGroup] = {}
         self.shares: dict[str, LiveShareGroup] = {}
+        self.open_since: dict[str, OpenSince] = {}
+        """Transactions, by their ids, as ``Transactions`` saw them last."""
         self._held = ExitStack()
         self._held.enter_context(offset_log.topic.held())
 
@@ -211,7 +220,7 @@ class Coordinator:
                 consumers.members(group_id),
                 config.consumer_session_timeout_ms,
                 config.consumer_members_max,
-                self._services.now_ms(),
+                self._services.steady_ms(),
             )
             shard.consumers[group_id] = LiveConsumerGroup(group)
         for group_id, share in shard.log.state.shares.groups.items():
@@ -221,8 +230,12 @@ class Coordinator:
         others = shard.consumers.keys() | shard.shares.keys()
         for group_id, classic in shard.log.state.classics.items():
             if group_id not in others:  # else what it was before that could not be taken away
+                empty_ms = self._services.steady_of(classic.empty_since_ms)
                 shard.groups[group_id] = ClassicGroup.restored(
-                    group_id, classic, config.rebalance_delay_ms, self._services.now_ms()
+                    group_id,
+                    classic._replace(empty_since_ms=empty_ms),
+                    config.rebalance_delay_ms,
+                    self._services.steady_ms(),
                 )
         for group_id in shard.log.offsets.groups:
             if group_id not in shard.consumers:
@@ -260,7 +273,7 @@ class Coordinator:
 
     def _new_group(self, group_id: str) -> ClassicGroup:
         made = ClassicGroup(group_id, self._services.config.rebalance_delay_ms)
-        made.empty_since_ms = self._services.now_ms()
+        made.empty_since_ms = self._services.steady_ms()
         return made
 
     def group_in(self, shard: Shard, group_id: str) -> ClassicGroup:
@@ -321,7 +334,7 @@ class Coordinator:
     def new_share_group(self, group_id: str, epoch: int = 0) -> ShareGroup:
         config = self._services.config
         session_ms, most = config.consumer_session_timeout_ms, config.share_members_max
-        return ShareGroup(group_id, session_ms, most, self._services.now_ms(), epoch)
+        return ShareGroup(group_id, session_ms, most, self._services.steady_ms(), epoch)
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -351,6 +364,7 @@ class Coordinator:
         """One whose members are too many for a record is stored without them: it goes on here, and
         they join again at the next coordinator."""
         key, error_code = ClassicGroupKey(group.group_id), ErrorCode.NONE
+        record = record._replace(empty_since_ms=self._services.date_of(record.empty_since_ms))
         bare = record.without_members(self._services.now_ms())
         try:
             await self.change(shard, [(key, record)], [(key, bare)])
@@ -358,7 +372,7 @@ class Coordinator:
             log.warning("group not stored", group=group.group_id, error=str(error))
             error_code = coordinator_error(error)
         if self._shards.get(shard.log.topic.name) is shard:  # else who waits has been told
-            self.tell(shard, group, group.stored(number, error_code, self._services.now_ms()))
+            self.tell(shard, group, group.stored(number, error_code, self._services.steady_ms()))
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -378,13 +392,13 @@ class Coordinator:
             self._timer.cancel()
             self._timer = None
         if self._due:
-            wait_s = max(0.0, (self._due[0][0] - self._services.now_ms()) / 1000)
+            wait_s = max(0.0, (self._due[0][0] - self._services.steady_ms()) / 1000)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.lose_closed()
-        now_ms = self._services.now_ms()
+        now_ms = self._services.steady_ms()
         while self._due and self._due[0][0] <= now_ms:
             when, _, shard, group = heapq.heappop(self._due)
             if self._planned.get(group) != when:
@@ -423,7 +437,7 @@ class Coordinator:
 
     def _is_long_empty(self, share: LiveShareGroup) -> bool:
         """One that nobody has joined goes soon, the others when their offsets would."""
-        silent_ms = self._services.now_ms() - share.group.empty_since_ms
+        silent_ms = self._services.steady_ms() - share.group.empty_since_ms
         kept_ms = self._services.config.offsets_retention_ms
         if not share.is_stored:
             return silent_ms > EXPIRY_CHECK_S * 1000
@@ -432,8 +446,10 @@ class Coordinator:
     def _is_over(self, shard: Shard, group_id: str, empty_since_ms: int) -> bool:
         """Nobody needs a group without members any more."""
         kept_ms = self._services.config.offsets_retention_ms
-        last_ms = max(empty_since_ms, shard.log.offsets.last_commit_ms(group_id))
-        silent_ms = self._services.now_ms() - last_ms
+        committed_ms = shard.log.offsets.last_commit_ms(group_id)
+        silent_ms = min(
+            self._services.steady_ms() - empty_since_ms, self._services.now_ms() - committed_ms
+        )
         if not shard.log.offsets.of(group_id):
             group = shard.groups.get(group_id)
             had_members = group is not None and group.generation > 0

@@ -61,9 +61,9 @@ class ShareGroups:
             async with live.looking_up:
                 await self._look_up(live, said)
                 self._check_present(shard, live)
-                answer = live.group.heartbeat(said, self._services.now_ms())
+                answer = live.group.heartbeat(said, self._services.steady_ms())
         else:
-            answer = live.group.heartbeat(said, self._services.now_ms())
+            answer = live.group.heartbeat(said, self._services.steady_ms())
         self._plan(shard, live)
         if answer.error is ErrorCode.NONE and not live.is_stored:
             await self._store(shard, live)
@@ -99,7 +99,7 @@ class ShareGroups:
     def _must_look_up(self, live: LiveShareGroup, said: ShareHeartbeat) -> bool:
         if set(said.names or ()) - live.group.looked_up:
             return True
-        return self._services.now_ms() >= live.look_up_ms and not live.looking_up.locked()
+        return self._services.steady_ms() >= live.look_up_ms and not live.looking_up.locked()
 
     async def _look_up(self, live: LiveShareGroup, said: ShareHeartbeat) -> None:
         """Raises ``MetadataError`` while what ``said`` subscribes to cannot be known."""
@@ -113,10 +113,10 @@ class ShareGroups:
             if must_know:
                 raise
             log.debug("topics not looked up", group=live.group.group_id, error=str(error))
-            live.look_up_ms = self._services.now_ms() + MISSING_MS
+            live.look_up_ms = self._services.steady_ms() + MISSING_MS
             return
         usual_ms = LOOK_UP_MS if len(shapes) == len(names) else MISSING_MS
-        live.look_up_ms = self._services.now_ms() + usual_ms
+        live.look_up_ms = self._services.steady_ms() + usual_ms
         live.group.learn(frozenset(names), shapes)
 
     # -- what is stored, and time -------------------------------------------------------------
@@ -138,7 +138,7 @@ class ShareGroups:
             return
         live.end()
         live.planned_ms = when
-        wait_s = max(0, when - self._services.now_ms()) / 1000
+        wait_s = max(0, when - self._services.steady_ms()) / 1000
         loop = asyncio.get_running_loop()
         live.timer = loop.call_later(wait_s, self._tick, shard, live)
 
@@ -147,6 +147,6 @@ class ShareGroups:
         group_id = live.group.group_id
         if not self._coordinator.has(shard) or shard.shares.get(group_id) is not live:
             return
-        for why in live.group.tick(self._services.now_ms()):
+        for why in live.group.tick(self._services.steady_ms()):
             log.info("a member is out", group=group_id, why=why)
         self._plan(shard, live)

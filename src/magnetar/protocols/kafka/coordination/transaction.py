@@ -205,9 +205,10 @@ def end(
     return UNDER_WAY if record.ending else TransactionVerdict(ErrorCode.NONE)
 
 
-def time_out(record: TransactionRecord, now_ms: int) -> TransactionRecord | None:
-    """What is to be stored of a transaction that is open for too long."""
-    if not record.ongoing or now_ms < record.started_ms + record.timeout_ms:
+def time_out(record: TransactionRecord, open_ms: int, now_ms: int) -> TransactionRecord | None:
+    """What is to be stored of a transaction that is open for too long; ``open_ms``: for how long.
+    ``now_ms`` may jump, and says nothing of that."""
+    if not record.ongoing or open_ms < record.timeout_ms:
         return None
     return _fenced(record, TransactionEvent.TIMED_OUT, now_ms)
 

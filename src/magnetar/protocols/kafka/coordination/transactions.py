@@ -28,7 +28,12 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.env.keyed_locks import KeyedLocks
 from magnetar.model.errors import MagnetarError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.protocols.kafka.coordination import transaction
-from magnetar.protocols.kafka.coordination.coordinator import NAMESPACE, Coordinator, Shard
+from magnetar.protocols.kafka.coordination.coordinator import (
+    NAMESPACE,
+    Coordinator,
+    OpenSince,
+    Shard,
+)
 from magnetar.protocols.kafka.coordination.coordinator_state import Change, TransactionKey
 from magnetar.protocols.kafka.coordination.transaction import (
     Beginning,
@@ -340,17 +345,28 @@ class Transactions:
             log.debug("coordinator logs not looked for", error=str(error))
 
     async def _time_out(self, shard: Shard) -> None:
-        now_ms = self._services.now_ms()
+        records, before, services = shard.log.state.transactions, shard.open_since, self._services
+        shard.open_since = {
+            name: known
+            if (known := before.get(name)) and known.started_ms == record.started_ms
+            else OpenSince(record.started_ms, services.steady_of(record.started_ms))
+            for name, record in records.items()
+            if record.ongoing
+        }
+        steady_ms = services.steady_ms()
         late = [
             name
-            for name, record in shard.log.state.transactions.items()
-            if transaction.time_out(record, now_ms) is not None
+            for name, known in shard.open_since.items()
+            if steady_ms - known.steady_ms >= records[name].timeout_ms
         ]
         for name in late:
             try:
                 async with self._locks.held(name):
-                    found = shard.log.state.transactions.get(name)
-                    aborted = found and transaction.time_out(found, now_ms)
+                    found, known = records.get(name), shard.open_since[name]
+                    if found is None or found.started_ms != known.started_ms:
+                        continue  # it has ended meanwhile, and another may have begun
+                    open_ms = services.steady_ms() - known.steady_ms
+                    aborted = transaction.time_out(found, open_ms, services.now_ms())
                     if aborted:
                         log.info("transaction timed out", transaction=name)
                         await self._store(shard, name, TransactionVerdict(ErrorCode.NONE, aborted))

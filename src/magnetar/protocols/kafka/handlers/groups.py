@@ -135,7 +135,8 @@ class GroupHandlers:
                 return _not_joined(request, refused)
             shard, group = await self.coordinator.group(request.group_id)
             ticket, answer = self.coordinator.ticket(shard)
-            self.coordinator.tell(shard, group, group.join(said, ticket, session.services.now_ms()))
+            now_ms = session.services.steady_ms()
+            self.coordinator.tell(shard, group, group.join(said, ticket, now_ms))
             found: JoinGroupResponse = await answer
         except MagnetarError as error:
             return _not_joined(request, coordinator_error(error))
@@ -154,7 +155,7 @@ class GroupHandlers:
                 (request.protocol_type, request.protocol_name),
                 [(each.member_id, each.assignment) for each in request.assignments],
                 ticket,
-                session.services.now_ms(),
+                session.services.steady_ms(),
             )
             self.coordinator.tell(shard, group, answers)
             found: SyncGroupResponse = await answer
@@ -170,7 +171,7 @@ class GroupHandlers:
         except MagnetarError as error:
             return HeartbeatResponse(error_code=coordinator_error(error))
         error_code = group.heartbeat(
-            request.member_id, request.instance_id, request.generation, session.services.now_ms()
+            request.member_id, request.instance_id, request.generation, session.services.steady_ms()
         )
         return HeartbeatResponse(error_code=error_code)
 
@@ -182,7 +183,8 @@ class GroupHandlers:
         answer = LeaveGroupResponse()
         for member in leaving:
             try:
-                error_code = await self._leave(request.group_id, member, session.services.now_ms())
+                now_ms = session.services.steady_ms()
+                error_code = await self._leave(request.group_id, member, now_ms)
             except MagnetarError as error:
                 return LeaveGroupResponse(error_code=coordinator_error(error))
             if several:
@@ -207,7 +209,7 @@ class GroupHandlers:
     async def commit(
         self, session: KafkaSession, head: RequestHead, request: OffsetCommitRequest
     ) -> OffsetCommitResponse:
-        now_ms = session.services.now_ms()
+        now_ms = session.services.steady_ms()
         key_of = partial(OffsetKey, request.group_id)
         found = await gathered(session.services, request.topics, key_of)
         error_code = await self._commit(request, head.version, found.changes, now_ms)

@@ -178,7 +178,7 @@ class LedSharePartition:
             at,
             [_read_batch(header, aborted) for header in headers],
             wanted.records_max,
-            self._services.now_ms(),
+            self._services.steady_ms(),
             wanted.batch_size,
         )
         self._plan()
@@ -213,7 +213,7 @@ class LedSharePartition:
             await self._store_quietly()
 
     def _expire(self) -> None:
-        if self.machine.expire(self._services.now_ms()):
+        if self.machine.expire(self._services.steady_ms()):
             self._wake()
             if not self._services.scope.closed:
                 name = f"share group {self.key.group}"
@@ -226,7 +226,7 @@ class LedSharePartition:
             self._timer.cancel()
             self._timer = None
         if when is not None and not self._lost:
-            wait_s = max(0, when - self._services.now_ms()) / 1000
+            wait_s = max(0, when - self._services.steady_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
