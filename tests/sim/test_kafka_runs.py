@@ -30,6 +30,7 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "fenced producers",
         "offsets that were committed",
         "producers that others replaced",
+        "static members that were replaced",
         "transactions that timed out",
         "transactions that were aborted",
         "transactions that were committed",

@@ -5,7 +5,8 @@ committed, does the records, and commits what it has done; comes and leaves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +22,18 @@ from magnetar_sim.kafka.kafka_client import GROUP, REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Written
 from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import AGAIN, GroupMembership, MemberPlan, NoMemberError
+from magnetar_sim.kafka.membership import (
+    AGAIN,
+    GroupMembership,
+    MemberPlan,
+    NoMemberError,
+    ReplacedError,
+    StaticInstance,
+)
 
 COMMIT_VERSION: Final = 8
+REMOVED_SHARE: Final = 0.3
+"""Of static members that leave: an operator removes them; the others go without a word."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,8 @@ class ConsumerPlan:
 
 
 class GroupConsumer:
-    """``over``: it commits what it has done, and leaves for good."""
+    """``over``: it commits what it has done, and leaves for good. ``alone``: nobody else who lives
+    has its name as a static member."""
 
     def __init__(
         self,
@@ -47,6 +58,8 @@ class GroupConsumer:
         group: GroupHistory,
         name: str,
         plan: ConsumerPlan,
+        instance: StaticInstance | None = None,
+        alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self.client = client
         self.name = name
@@ -55,7 +68,8 @@ class GroupConsumer:
         self._history = history
         self._group = group
         self._plan = plan
-        self.member = GroupMembership(client, history, group, name, plan.member)
+        self._alone = alone
+        self.member = GroupMembership(client, history, group, name, plan.member, instance)
         self._given: list[tuple[Place, int]] = []
         self._done: dict[Place, int] = {}
         """Where its partitions are read on, when all that it was given is done."""
@@ -69,26 +83,45 @@ class GroupConsumer:
         self._given.append((written.place, offset))
 
     async def run(self) -> None:
-        rng, plan = self.client.random, self._plan
         beats = self.client.host.process.spawn(self.member.beat(), f"{self.name} beats")
         while not self.over:
-            if self.member.must_join:
-                await self._join()
-            await self.reader.fetch_once()
-            await asyncio.sleep(plan.think_s * rng.uniform(0.5, 1.5))
-            self._do()
-            if rng.random() < plan.commits:
-                await self._commit()
-            if rng.random() < plan.leaves:
-                await self._commit()
-                await self.member.leave()
-                self.reader.read_from({})
-                self._history.count("members that left")
-                await asyncio.sleep(rng.uniform(0.05, 1.0))
-        await self._commit()
+            try:
+                await self._turn()
+            except ReplacedError:
+                self.member.reset()
+                if not self._alone():
+                    break
+        with suppress(ReplacedError):
+            await self._commit()
         await self.member.leave()
         beats.cancel()
         self.ended = True
+
+    async def _turn(self) -> None:
+        """Raises ``ReplacedError``."""
+        rng, plan = self.client.random, self._plan
+        self.member.check_replaced()
+        if self.member.must_join:
+            await self._join()
+        await self.reader.fetch_once()
+        await asyncio.sleep(plan.think_s * rng.uniform(0.5, 1.5))
+        self._do()
+        if rng.random() < plan.commits:
+            await self._commit()
+        if rng.random() < plan.leaves:
+            await self._commit()
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """And comes back; a static member perhaps before its session is over."""
+        rng, member = self.client.random, self.member
+        if member.instance is not None and rng.random() < REMOVED_SHARE:
+            await member.be_removed()
+        else:
+            await member.leave()
+        self.reader.read_from({})
+        self._history.count("members that left")
+        await asyncio.sleep(rng.uniform(0.05, 1.0))
 
     async def _join(self) -> None:
         """What it has done is committed first, if it still may."""
@@ -110,7 +143,7 @@ class GroupConsumer:
             self._done[place] = at.offset
 
     async def _commit(self) -> None:
-        """Once."""
+        """Once. Raises ``ReplacedError``."""
         member, offsets = self.member, dict(self._done)
         if not offsets or member.generation < 0:
             return
@@ -120,8 +153,9 @@ class GroupConsumer:
             topics.setdefault(name, CommitTopic(name, [])).partitions.append(part)
             self._group.offer((name, index), offset)
         request = OffsetCommitRequest(
-            self._plan.member.group, member.generation, member.member_id, topics=[*topics.values()]
-        )
+            self._plan.member.group, member.generation, member.member_id, member.instance_id,
+            topics=[*topics.values()],
+        )  # fmt: skip
         try:
             answer = await self.client.ask_coordinator(
                 GROUP, self._plan.member.group, ApiKey.OFFSET_COMMIT, COMMIT_VERSION, request,

@@ -1,7 +1,8 @@
 """What must hold of Kafka's groups (``kafka_history`` has the rest). Whatever fails:
 
 1. In one generation of a group a partition is handed to one member only, and what a member is
-   handed in it is the same whenever it asks.
+   handed in it is the same whenever it asks. Who takes the place of a static member gets the same;
+   nobody is told that it was replaced if nobody else has asked for its place.
 2. An offset that a group was told is committed is never lost, and committed offsets do not go back:
    what is fetched is no less than what was acknowledged, or fetched, before that was asked.
 3. What is fetched as committed was committed by somebody; what a transaction has committed, only
@@ -63,7 +64,8 @@ class GroupHistory:
         return self._places.setdefault(place, GroupPlace())
 
     def hand(self, generation: int, member: str, places: Sequence[Place], by: str) -> None:
-        """A member is told what is its own. ``member``: its id, ``by``: who it is."""
+        """A member is told what is its own. ``member``: its id, of a static one its name, which
+        those who come after it keep; ``by``: who it is."""
         had = self._had.setdefault((generation, member), frozenset(places))
         if had != frozenset(places):
             self._broken(f"{self.name}, generation {generation}: {by} has {places}, and had {had}")

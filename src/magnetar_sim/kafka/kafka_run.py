@@ -37,7 +37,7 @@ from magnetar_sim.kafka.kafka_client import KAFKA_PORT, REQUEST_S, KafkaClient, 
 from magnetar_sim.kafka.kafka_history import KafkaHistory
 from magnetar_sim.kafka.kafka_producers import KafkaProducer, ProducerPlan
 from magnetar_sim.kafka.kafka_reader import LATEST, KafkaReader, ReaderPlan
-from magnetar_sim.kafka.membership import MemberPlan
+from magnetar_sim.kafka.membership import MemberPlan, StaticInstance
 from magnetar_sim.kafka.pipe import PipePlan, Sources, pipe_incarnation
 from magnetar_sim.kafka.transactional import (
     IdHistory,
@@ -54,10 +54,12 @@ FAULTS_FROM_S: Final = 0.8
 HEAL_S: Final = 9.0
 PROGRESS_S: Final = 120.0
 IDLE_SHARE: Final = 0.3
-IDLE_MS: Final = (1200, 2500)
-"""More than ``partition.TOUCH_S``, by which Kafka's clients keep topics open."""
+IDLE_MS: Final = (100, 1500)
+"""The first is less than what it takes to open a topic, or for a client to come back."""
 FAR_SHARE: Final = 0.3
 PIPES_SHARE: Final = 0.4
+STATIC_SHARE: Final = 0.3
+"""Of the groups: their members are static."""
 CREATE_VERSION: Final = 5
 AUDITS: Final = 3
 """Who read everything in the end: one that follows pipes, one what is committed, one all."""
@@ -108,6 +110,7 @@ class KafkaRun(RunWithBrokers):
         self.consumers: list[GroupConsumer] = []
         self.groups: dict[str, tuple[GroupHistory, Sequence[Place], bool]] = {}
         """Of consumers: what they read, and whether what is committed only."""
+        self._static = random.Random(f"{seed}/static members")
         self.sources = Sources()
         self._piped: list[tuple[Place, Place]] = []
         self._audits: list[KafkaReader] = []
@@ -326,6 +329,7 @@ class KafkaRun(RunWithBrokers):
         group = self._group(name)
         self.groups[name] = group, places, committed
         member = self._member_plan(name, places)
+        static = self._static.random() < STATIC_SHARE
         for number in range(rng.choice((1, 2, 3))):
             who = f"{name}.{number + 1}"
             plan = ConsumerPlan(
@@ -335,10 +339,40 @@ class KafkaRun(RunWithBrokers):
                 leaves=rng.choice((0.0, 0.0, 0.03)),
                 think_s=rng.choice((0.0, 0.02, 0.2)),
             )
-            client = self._new_client(hosts, who)
-            consumer = GroupConsumer(client, self.history, group, who, plan)
-            self.consumers.append(consumer)
-            client.host.process.spawn(consumer.run(), who)
+            if static:
+                self._consume_static(hosts, group, who, plan)
+            else:
+                self._start_consumer(self._new_client(hosts, who), group, plan, None)
+
+    def _consume_static(
+        self, hosts: Sequence[KafkaHost], group: GroupHistory, name: str, plan: ConsumerPlan
+    ) -> None:
+        """Others take its place, also while it goes on."""
+        rng, instance = self._static, StaticInstance(name)
+        plan = replace(plan, leaves=rng.choice((0.0, 0.03)))
+
+        def start(who: str) -> None:
+            self._start_consumer(self._new_client(hosts, who), group, plan, instance)
+
+        start(name)
+        for number in range(rng.choice((0, 1, 3))):
+            at_s = self.loop.time() + rng.uniform(0.5, HEAL_S)
+            self.loop.call_at(at_s, start, f"{name}.{number + 2}")
+
+    def _start_consumer(
+        self,
+        client: KafkaClient,
+        group: GroupHistory,
+        plan: ConsumerPlan,
+        instance: StaticInstance | None,
+    ) -> None:
+        def alone() -> bool:
+            others = [each for each in self.living_consumers if each is not made]
+            return all(each.member.instance is not instance for each in others)
+
+        made = GroupConsumer(client, self.history, group, client.name, plan, instance, alone)
+        self.consumers.append(made)
+        client.host.process.spawn(made.run(), made.name)
 
     def _pipe(self, hosts: Sequence[KafkaHost]) -> None:
         rng, name = self.random, "pipe"
@@ -347,7 +381,9 @@ class KafkaRun(RunWithBrokers):
         places = [place for place in self.inputs if place[0] == source]
         self._piped = [(place, (OUTPUT, place[1])) for place in places]
         member = self._member_plan(name, places)
+        static = self._static.random() < STATIC_SHARE
         for number in range(rng.choice((1, 2, 3))):
+            instance = StaticInstance(f"{name}{number + 1}") if static else None
             plan = PipePlan(
                 member,
                 # More than a batch at once: else it does not come to an end.
@@ -359,9 +395,14 @@ class KafkaRun(RunWithBrokers):
                 hesitates=rng.choice((0.0, 0.05)),
             )
 
-            def make(of: IdHistory, name: str, plan: PipePlan = plan) -> Incarnation:
-                client = self._new_client(hosts, name)
-                return pipe_incarnation(client, self.history, group, of, name, self.sources, plan)
+            def make(
+                of: IdHistory,
+                name: str,
+                plan: PipePlan = plan,
+                instance: StaticInstance | None = instance,
+            ) -> Incarnation:
+                producer = self._new_client(hosts, name), self.history, group, of, name
+                return pipe_incarnation(*producer, self.sources, plan, instance)
 
             made = TransactionalId(self.history, f"{name}{number + 1}", make)
             self.pipes.append(made)
@@ -451,7 +492,7 @@ class KafkaRun(RunWithBrokers):
 
     @property
     def living_consumers(self) -> list[GroupConsumer]:
-        return [each for each in self.consumers if each.client.host.process.alive]
+        return [each for each in self.consumers if not each.settled]
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         def checked() -> bool:

@@ -2,6 +2,9 @@
 told or say who gets what, send heartbeats; whoever is told that it is none any more joins anew.
 
 The member that leads gives each partition to one of those who asked for its topic.
+
+A static member has a name (``StaticInstance``): whoever comes by it takes the place of who had it
+before, in the same generation, and that one is told that it is replaced. It goes without a word.
 """
 
 from __future__ import annotations
@@ -53,6 +56,42 @@ class NoMemberError(Exception):
     """It must join (again)."""
 
 
+class ReplacedError(Exception):
+    """Another has its name as a static member: it is none any more."""
+
+
+class StaticInstance:
+    """A name that members of a group have, one after the other or side by side."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._asked = 0
+        self._lost = 0
+        self._open: set[int] = set()
+        self._raced: set[int] = set()
+
+    def asks(self) -> int:
+        """Somebody asks for the place; returns the number of that."""
+        self._asked += 1
+        if self._open:
+            self._raced.add(self._asked)
+        self._open.add(self._asked)
+        return self._asked
+
+    def answered(self, number: int) -> None:
+        self._open.discard(number)
+
+    def lost(self, number: int) -> None:
+        """What became of that is not known: it may count at any time."""
+        self._open.discard(number)
+        self._lost += 1
+
+    def may_be_replaced(self, number: int) -> bool:
+        """Who asked for the place with that number: others have asked later, or then, and may have
+        been heard later."""
+        return self._asked > number or number in self._raced or self._lost > 0
+
+
 @dataclass(frozen=True)
 class MemberPlan:
     """``places``: of the topics that its group reads."""
@@ -64,7 +103,7 @@ class MemberPlan:
 
 
 class GroupMembership:
-    """``name``: for people. ``generation`` -1: it is no member."""
+    """``name``: for people. ``generation`` -1: it is no member. ``instance``: of a static one."""
 
     def __init__(
         self,
@@ -73,11 +112,15 @@ class GroupMembership:
         group: GroupHistory,
         name: str,
         plan: MemberPlan,
+        instance: StaticInstance | None = None,
     ) -> None:
         self.client = client
         self.name = name
         self.plan = plan
         self.group = group
+        self.instance = instance
+        self.replaced = False
+        self._number = 0
         self.member_id = ""
         self.generation = -1
         self.places: Sequence[Place] = ()
@@ -87,9 +130,14 @@ class GroupMembership:
         """Its application has not asked for records for long: it sends no heartbeats."""
         self._history = history
 
+    @property
+    def instance_id(self) -> str | None:
+        return None if self.instance is None else self.instance.name
+
     def reset(self) -> None:
         """It is no member any more."""
         self.member_id, self.generation, self.must_join = "", -1, True
+        self.replaced = False
         self.places = ()
 
     async def _once(self, api: ApiKey, version: int, request: Any, within_s: float) -> Any:
@@ -103,10 +151,21 @@ class GroupMembership:
             await self.client.pause()
             raise NoMemberError from None
 
+    def check_replaced(self) -> None:
+        """Raises ``ReplacedError``."""
+        if self.replaced:
+            raise ReplacedError
+
     async def told(self, code: int, what: str) -> None:
-        """An answer that is no success. Raises ``NoMemberError``."""
+        """An answer that is no success. Raises ``NoMemberError``, ``ReplacedError``."""
         self.client.note(f"{self.name} {what}: {code}")
         self.must_join = True
+        if code == ErrorCode.FENCED_INSTANCE_ID and self.instance is not None:
+            if not self.instance.may_be_replaced(self._number):
+                self._history.broken(f"{self.name} is replaced by nobody: {what}")
+            self.replaced = True
+            self._history.count("static members that were replaced")
+            raise ReplacedError
         if code in AGAIN:
             self.client.coordinator_moved(GROUP, self.plan.group)
             await self.client.pause()
@@ -119,7 +178,7 @@ class GroupMembership:
     # -- joining ------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """As often as it takes."""
+        """As often as it takes. Raises ``ReplacedError``."""
         while True:
             try:
                 await self._join()
@@ -128,14 +187,23 @@ class GroupMembership:
                 continue
 
     async def _join(self) -> None:
-        plan = self.plan
-        protocols = [JoinProtocol(PROTOCOL, self.name.encode())]
+        plan, instance = self.plan, self.instance
+        protocols = [JoinProtocol(PROTOCOL, (self.instance_id or self.name).encode())]
         request = JoinGroupRequest(
-            plan.group, plan.session_ms, plan.rebalance_ms, self.member_id, None, CONSUMER,
-            protocols,
+            plan.group, plan.session_ms, plan.rebalance_ms, self.member_id, self.instance_id,
+            CONSUMER, protocols,
         )  # fmt: skip
         within_s = REQUEST_S + plan.rebalance_ms / 1000
-        answer = await self._once(ApiKey.JOIN_GROUP, JOIN_VERSION, request, within_s)
+        if instance is not None and not self.member_id:
+            self._number = instance.asks()
+        try:
+            answer = await self._once(ApiKey.JOIN_GROUP, JOIN_VERSION, request, within_s)
+        except NoMemberError:
+            if instance is not None and not self.member_id:
+                instance.lost(self._number)
+            raise
+        if instance is not None:
+            instance.answered(self._number)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             raise NoMemberError
@@ -147,8 +215,9 @@ class GroupMembership:
         if answer.leader == self.member_id and not answer.skip_assignment:
             assignments = self._assign(answer.members)
         sync = SyncGroupRequest(
-            plan.group, self.generation, self.member_id, None, CONSUMER, PROTOCOL, assignments
-        )
+            plan.group, self.generation, self.member_id, self.instance_id, CONSUMER, PROTOCOL,
+            assignments,
+        )  # fmt: skip
         synced = await self._once(ApiKey.SYNC_GROUP, SYNC_VERSION, sync, within_s)
         if synced.error_code != ErrorCode.NONE:
             await self.told(synced.error_code, "syncs")
@@ -156,7 +225,8 @@ class GroupMembership:
         self.places = [(topic, index) for topic, index in given]
         self.must_join = False
         self.client.note(f"{self.name}, generation {self.generation}, has {self.places}")
-        self.group.hand(self.generation, self.member_id, self.places, self.name)
+        whose = self.instance_id or self.member_id
+        self.group.hand(self.generation, whose, self.places, self.name)
 
     def _assign(self, members: Sequence[JoinedMember]) -> list[MemberAssignment]:
         """In turn, by their names: ids differ from run to run."""
@@ -177,13 +247,14 @@ class GroupMembership:
             await asyncio.sleep(self.plan.session_ms / 1000 / STEPS)
             if self.must_join or self.silent:
                 continue
-            generation = self.generation
-            request = HeartbeatRequest(self.plan.group, generation, self.member_id)
+            had = generation, member_id = self.generation, self.member_id
+            request = HeartbeatRequest(self.plan.group, generation, member_id, self.instance_id)
             try:
                 answer = await self._once(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request, REQUEST_S)
-                if answer.error_code != ErrorCode.NONE and generation == self.generation:
+                now = self.generation, self.member_id  # a static member is back in the same one
+                if answer.error_code != ErrorCode.NONE and had == now:
                     await self.told_softly(answer.error_code)
-            except NoMemberError:
+            except (NoMemberError, ReplacedError):
                 continue
 
     async def told_softly(self, code: int) -> None:
@@ -194,13 +265,21 @@ class GroupMembership:
             await self.told(code, "is there")
 
     async def leave(self) -> None:
-        """Once; who is not heard falls silent."""
-        if not self.member_id:
-            return
-        request = LeaveGroupRequest(self.plan.group, members=[LeavingMember(self.member_id)])
+        """Once; who is not heard falls silent, and so does a static member."""
+        if self.member_id and self.instance is None:
+            await self._remove(LeavingMember(self.member_id))
+        self.reset()
+
+    async def be_removed(self) -> None:
+        """As ``leave``; an operator removes it by its name."""
+        if self.instance is not None:
+            await self._remove(LeavingMember("", self.instance.name))
+        self.reset()
+
+    async def _remove(self, member: LeavingMember) -> None:
+        request = LeaveGroupRequest(self.plan.group, members=[member])
         with suppress(NoMemberError):
             await self._once(ApiKey.LEAVE_GROUP, LEAVE_VERSION, request, REQUEST_S)
-        self.reset()
 
     # -- what is committed --------------------------------------------------------------------
 

@@ -25,7 +25,13 @@ from magnetar_sim.kafka.group_history import GroupHistory
 from magnetar_sim.kafka.kafka_client import GROUP, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory, Transaction, Written
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
-from magnetar_sim.kafka.membership import MEMBER_GONE, GroupMembership, MemberPlan
+from magnetar_sim.kafka.membership import (
+    MEMBER_GONE,
+    GroupMembership,
+    MemberPlan,
+    ReplacedError,
+    StaticInstance,
+)
 from magnetar_sim.kafka.transactional import (
     FENCED,
     UNDER_WAY,
@@ -82,6 +88,7 @@ class Pipe:
         producer: TransactionalProducer,
         sources: Sources,
         plan: PipePlan,
+        instance: StaticInstance | None,
     ) -> None:
         self.client = client
         self.name = producer.name
@@ -91,7 +98,9 @@ class Pipe:
         self._group = group
         self._sources = sources
         self._plan = plan
-        self.member = GroupMembership(client, producer.history, group, self.name, plan.member)
+        self.member = GroupMembership(
+            client, producer.history, group, self.name, plan.member, instance
+        )
         self._given: list[tuple[Written, int]] = []
         self._joined_as = -1, ""
         """Generation and member id with which it got what it reads. It commits as that: one that
@@ -118,7 +127,7 @@ class Pipe:
             while not self.over:
                 await self._turn()
             await self.member.leave()
-        except FencedError:
+        except (FencedError, ReplacedError):
             pass
         finally:
             beats.cancel()
@@ -126,8 +135,9 @@ class Pipe:
             self.producer.sender.end()
 
     async def _turn(self) -> None:
-        """Raises ``FencedError``."""
+        """Raises ``FencedError``, ``ReplacedError``."""
         self.producer.at = "joins, or reads"
+        self.member.check_replaced()
         if self.member.must_join:
             self.reader.read_from({})
             await self.member.join()
@@ -145,7 +155,7 @@ class Pipe:
         self.reader.read_from(starts)
 
     async def _pipe(self, given: Sequence[tuple[Written, int]]) -> None:
-        """Raises ``FencedError``."""
+        """Raises ``FencedError``, ``ReplacedError``."""
         producer, rng = self.producer, self.client.random
         offsets = {place: at.offset for place, at in self.reader.places.items()}
         generation, member_id = self._joined_as
@@ -194,7 +204,8 @@ class Pipe:
         generation: int,
         member_id: str,
     ) -> bool:
-        """Whether the group takes them from this member. Raises ``FencedError``."""
+        """Whether the group takes them from this member. Raises ``FencedError``,
+        ``ReplacedError``."""
         producer, group = self.producer, self._plan.member.group
         sender, name = producer.sender, producer.sender.transactional_id
         assert name is not None
@@ -206,8 +217,8 @@ class Pipe:
             topics.setdefault(topic, TxnOffsetTopic(topic, [])).partitions.append(part)
             self._group.offer((topic, index), offset, transaction)
         request = TxnOffsetCommitRequest(
-            name, group, sender.producer_id, sender.epoch, generation, member_id, None,
-            [*topics.values()],
+            name, group, sender.producer_id, sender.epoch, generation, member_id,
+            self.member.instance_id, [*topics.values()],
         )  # fmt: skip
         answer = await self.client.settled(
             GROUP, group, (ApiKey.TXN_OFFSET_COMMIT, VERSION, request), _first_of, UNDER_WAY
@@ -218,6 +229,8 @@ class Pipe:
         if code == ErrorCode.NONE:
             return True
         self.client.note(f"{self.name} commits offsets: {code}")
+        if code == ErrorCode.FENCED_INSTANCE_ID:
+            await self.member.told(code, "commits offsets")
         if code not in NOT_TAKEN:
             producer.history.broken(f"{self.name}: TXN_OFFSET_COMMIT is answered {code}")
         self.member.must_join = True
@@ -239,6 +252,7 @@ def pipe_incarnation(
     name: str,
     sources: Sources,
     plan: PipePlan,
+    instance: StaticInstance | None,
 ) -> Pipe:
     producer = TransactionalProducer(client, history, of, name, plan.transactions)
-    return Pipe(client, group, producer, sources, plan)
+    return Pipe(client, group, producer, sources, plan, instance)

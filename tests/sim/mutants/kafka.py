@@ -11,6 +11,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination import transaction
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
+from magnetar.protocols.kafka.coordination.group import ClassicGroup
 from magnetar.protocols.kafka.coordination.group_offsets import PendingOffsets
 from magnetar.protocols.kafka.partitions import producer_states
 from magnetar.protocols.kafka.partitions.partition import Partition, Produced
@@ -119,6 +120,21 @@ def _followers_not_waited_for() -> AbstractContextManager[None]:
     return replaced((Partition, "produce", produce))
 
 
+def _static_ids_are_told_at_once() -> AbstractContextManager[None]:
+    """A static member that is back is told its id before the group's record has it."""
+    original = ClassicGroup._replace
+
+    def replace(self: Any, former: Any, said: Any, ticket: Any, now_ms: int) -> Any:
+        answers = original(self, former, said, ticket, now_ms)
+        member = self.members[said.new_id]
+        if member.id_number:
+            self._to_store, member.id_number, member.join_ticket = self._to_store - 1, 0, None
+            answers.append((ticket, self._is_back(member)))
+        return answers
+
+    return replaced((ClassicGroup, "_replace", replace))
+
+
 def _mutant(name: str, plant: Any, known: str = "") -> Mutant:
     return Mutant(name, 2, known, plant, SEEDS_MAX, kind="kafka")
 
@@ -134,4 +150,5 @@ KAFKA = (
     _mutant("offsets of an aborted transaction count", _aborted_offsets_count),
     _mutant("offsets are told that are about to change", _pending_is_not_waited_for, "KIP-447"),
     _mutant("followers are not waited for", _followers_not_waited_for),
+    _mutant("a static member's id is told before it is stored", _static_ids_are_told_at_once),
 )
