@@ -67,19 +67,29 @@ class StaticInstance:
         self.name = name
         self._asked = 0
         self._lost = 0
+        self._open: set[int] = set()
+        self._raced: set[int] = set()
 
     def asks(self) -> int:
         """Somebody asks for the place; returns the number of that."""
         self._asked += 1
+        if self._open:
+            self._raced.add(self._asked)
+        self._open.add(self._asked)
         return self._asked
 
-    def lost(self) -> None:
+    def answered(self, number: int) -> None:
+        self._open.discard(number)
+
+    def lost(self, number: int) -> None:
         """What became of that is not known: it may count at any time."""
+        self._open.discard(number)
         self._lost += 1
 
     def may_be_replaced(self, number: int) -> bool:
-        """Who got the place when it asked with that number."""
-        return self._asked > number or self._lost > 0
+        """Who asked for the place with that number: others have asked later, or then, and may have
+        been heard later."""
+        return self._asked > number or number in self._raced or self._lost > 0
 
 
 @dataclass(frozen=True)
@@ -190,8 +200,10 @@ class GroupMembership:
             answer = await self._once(ApiKey.JOIN_GROUP, JOIN_VERSION, request, within_s)
         except NoMemberError:
             if instance is not None and not self.member_id:
-                instance.lost()
+                instance.lost(self._number)
             raise
+        if instance is not None:
+            instance.answered(self._number)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
             raise NoMemberError

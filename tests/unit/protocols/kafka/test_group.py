@@ -228,6 +228,33 @@ def test_a_group_is_restored_as_it_was_stored() -> None:
     assert empty.next_ms() is None
 
 
+def test_who_took_a_static_members_place_in_a_rebalance_that_is_lost_joins_anew() -> None:
+    """With its coordinator, before it was stored: the log has the former one. Told that it was
+    replaced its client would end, and nobody was left."""
+    group = ClassicGroup("g")
+    group.join(said(new_id="a", instance="x"), 1, 0)
+    group.sync("a", "x", 1, (None, None), [("a", b"part")], 2, 0)
+    taken = group.take_record()
+    assert taken is not None
+    group.stored(taken[0], ErrorCode.NONE, 0)
+    later = said(new_id="b", instance="x", protocols=(("range", b"other"),))
+    ((_, joined),) = group.join(later, 3, 1)
+    assert isinstance(joined, JoinGroupResponse)
+    assert (joined.member_id, joined.generation) == ("b", 2)
+
+    def restored() -> ClassicGroup:
+        return ClassicGroup.restored("g", taken[1], 0, 2)
+
+    unknown, fenced = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID
+    assert errors(restored().sync("b", "x", 2, (None, None), [], 4, 2)) == [unknown]
+    assert restored().heartbeat("b", "x", 2, 2) is unknown
+    assert errors(restored().join(said("b", instance="x"), 4, 2)) == [unknown]
+    again = restored()
+    assert again.heartbeat("b", "x", 1, 2) is fenced, "that generation is stored, and another's"
+    assert again.heartbeat("a", "x", 1, 2) is ErrorCode.NONE
+    assert errors(again.join(said("b", instance="x"), 4, 2)) == [fenced], "the former one lives"
+
+
 def test_members_are_in_one_record_and_what_they_offer_once() -> None:
     key, known = ClassicGroupKey("g"), CoordinatorState()
     (batch,) = encode_changes([(key, GROUP_RECORD)], 5, 1 << 20)

@@ -92,6 +92,11 @@ class GroupMember:
     synced: bool = False  # it has asked for its part of this generation
     former_id: str = ""  # a static member's, before it came back
     id_number: int = 0  # of the record that has its id, while its join waits for that
+    is_stored: bool = False  # as the log has it, and not heard of since that was read
+
+    def heard(self, now_ms: int) -> None:
+        self.alive_until_ms = now_ms + self.said.session_ms
+        self.is_stored = False
 
     @property
     def supports(self) -> frozenset[str]:
@@ -152,8 +157,9 @@ class ClassicGroup:
                 each.protocols,
             )
             group.members[each.member_id] = GroupMember(
-                each.member_id, said, now_ms + each.session_ms, each.assignment, synced=True
-            )
+                each.member_id, said, now_ms + each.session_ms, each.assignment, synced=True,
+                is_stored=True,
+            )  # fmt: skip
             if each.instance_id is not None:
                 group._static[each.instance_id] = each.member_id
         if group.members:
@@ -175,6 +181,8 @@ class ClassicGroup:
             del self._pending[said.member_id]
             return self._add(said.member_id, said, ticket, now_ms)
         error = self.check_member(said.member_id, said.instance_id)
+        if error is ErrorCode.FENCED_INSTANCE_ID and self._may_be_later(said.instance_id):
+            error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
             return [(ticket, _refused_join(said.member_id, error))]
         return self._join_again(self.members[said.member_id], said, ticket, now_ms)
@@ -220,7 +228,7 @@ class ClassicGroup:
     ) -> Answers:
         same = said.protocols == member.said.protocols
         member.said = said
-        member.alive_until_ms = now_ms + said.session_ms
+        member.heard(now_ms)
         settled = self.state is GroupState.STABLE and member.member_id != self.leader
         if same and (settled or self.state is GroupState.COMPLETING):
             return [(ticket, self._joined(member))]
@@ -386,7 +394,7 @@ class ClassicGroup:
         if error is not ErrorCode.NONE:
             return [(ticket, SyncGroupResponse(error_code=error))]
         member = self.members[member_id]
-        member.alive_until_ms = now_ms + member.said.session_ms
+        member.heard(now_ms)
         member.synced = True
         if self.state is GroupState.STABLE:
             return [(ticket, self._assigned(member))]
@@ -482,7 +490,16 @@ class ClassicGroup:
         error = self.check_member(member_id, instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             error = ErrorCode.ILLEGAL_GENERATION
+        if error is ErrorCode.FENCED_INSTANCE_ID and generation > self.generation:
+            error = ErrorCode.UNKNOWN_MEMBER_ID  # see _may_be_later
         return error
+
+    def _may_be_later(self, instance_id: str | None) -> bool:
+        """Whoever comes may have taken the place of the static member that the log has, in a
+        rebalance that was lost with the coordinator before it was stored. Told that it is replaced
+        it would end, and nobody be left; told that it is unknown it joins anew."""
+        former = self.members.get(self._static.get(instance_id or "", ""))
+        return former is not None and former.is_stored
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
@@ -491,7 +508,7 @@ class ClassicGroup:
         if error is not ErrorCode.NONE:
             return error
         member = self.members[member_id]
-        member.alive_until_ms = now_ms + member.said.session_ms
+        member.heard(now_ms)
         preparing = self.state is GroupState.PREPARING
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -509,7 +526,7 @@ class ClassicGroup:
         if self.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         member = self.members[member_id]
-        member.alive_until_ms = now_ms + member.said.session_ms
+        member.heard(now_ms)
         return ErrorCode.NONE
 
     def leave(
