@@ -128,8 +128,8 @@ class Subscription:
         self._shares = False
         self.lock = asyncio.Lock()
         """Held by whatever changes the subscription as a whole: subscribe, seek, unsubscribe."""
-        self.last_active_ms = now_ms()
-        """When the last consumer left, or since when it is open here: milliseconds since 1970."""
+        self._idle_since_s = asyncio.get_running_loop().time()
+        """When the last consumer left, or since when it is open here."""
         self.last_asked_ms = 0
         """When a consumer last said how much it takes; 0: never since it is open here."""
         self.last_acked_ms = 0
@@ -216,7 +216,7 @@ class Subscription:
         await lending.bind(over(bound.binding))
         self.bound = None
         bound.end()
-        self.last_active_ms = self._now_ms()
+        self._idle_since_s = asyncio.get_running_loop().time()
         self.dispatcher.rewind()
         self.dispatcher.release()
         if bound.client is not None:
@@ -318,14 +318,20 @@ class Subscription:
         consumer.seat.leave()
         if self.consumers:
             return False
-        self.last_active_ms = self._now_ms()
+        self._idle_since_s = asyncio.get_running_loop().time()
         dispatcher.rest()
         return True
+
+    @property
+    def idle_ms(self) -> int:
+        """For how long nobody uses it, if nobody does now; by a clock that nobody sets, or one that
+        is set ahead would have all that rest deleted at once."""
+        return int((asyncio.get_running_loop().time() - self._idle_since_s) * 1000)
 
     def detach_all(self) -> list[Consumer]:
         """Close every consumer here; whoever calls tells their clients."""
         consumers, self.consumers = self.consumers, []
-        self.last_active_ms = self._now_ms()
+        self._idle_since_s = asyncio.get_running_loop().time()
         self._cancel_switch()
         for consumer in consumers:
             consumer.closed = True

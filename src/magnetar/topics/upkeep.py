@@ -128,7 +128,7 @@ class PolicyUpkeep:
             await expire_messages(topic, behind, now_ms - policy.message_ttl_ms)
         if policy.subscription_expiry_ms:
             for subscription in durable:
-                idle_ms = now_ms - subscription.last_active_ms
+                idle_ms = subscription.idle_ms
                 unused = not subscription.consumers and subscription.bound is None
                 if unused and idle_ms >= policy.subscription_expiry_ms:
                     await self._delete(topic, subscription, idle_ms)

@@ -199,10 +199,15 @@ def test_a_subscription_without_consumers_expires() -> None:
         await policies.set_namespace(DEFAULT, "subscription_expiration_minutes", 1)
         await settled(world)
         assert world.topic().expires_later
-        world.broker.upkeep._now_ms = lambda: NOW_MS + 59_999
+        # Somebody sets the clock a day ahead: all that nobody used just then were deleted.
+        world.broker.upkeep._now_ms = lambda: NOW_MS + 86_400_000
         await world.broker.upkeep.look()
         assert sorted(world.topic().subscriptions) == ["idle", "used"]
-        world.broker.upkeep._now_ms = lambda: NOW_MS + 60_000
+        idle = world.topic().subscriptions["idle"]
+        idle._idle_since_s -= 59.0
+        await world.broker.upkeep.look()
+        assert sorted(world.topic().subscriptions) == ["idle", "used"]
+        idle._idle_since_s -= 1.0
         await world.broker.upkeep.look()
         assert sorted(world.topic().subscriptions) == ["used"]
 
