@@ -23,11 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar.pipeline.places import NO_OFFSETS, START, Place
 
 UNKNOWN_MS = 0
+
+LOST: Final = "_lost"
+"""The column of rows that tell of what was passed over (``columns/lost_rows.py``). Here, as jobs
+that only describe themselves know it without Spark."""
 
 
 class LedgerFacts(NamedTuple):

@@ -42,6 +42,7 @@ from pyspark.sql.types import (
 )
 
 from magnetar.model.errors import ConfigError
+from magnetar.pipeline.losses import LOST
 
 
 def _spark_message_id() -> StructType:
@@ -57,9 +58,6 @@ def _spark_message_id() -> StructType:
 CORRUPT = "_corrupt_record"
 """The column with the bytes of a value that could not be read as columns, as Spark's own sources
 call it."""
-
-LOST = "_lost"
-"""The column of rows that tell of what was passed over (``columns/lost_rows.py``)."""
 
 Columns = Mapping[str, tuple[DataType, bool]]
 """Name -> type, and whether it may be null."""

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from magnetar.pipeline.columns.presentation import constants_of
 from magnetar.pipeline.loss_reports import LossReports
-from magnetar.pipeline.losses import Loss
+from magnetar.pipeline.losses import LOST, Loss
 from magnetar.pipeline.places import START
-from magnetar.pipeline.schema import LOST
 
 
 def lost_rows(schema: pa.Schema, naming: str, topic: str, losses: Sequence[Loss]) -> pa.RecordBatch:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from magnetar.pipeline.columns.key_bytes import key_bytes
-from magnetar.pipeline.schema import CORRUPT, DECODED, LOST, arrow_schema
+from magnetar.pipeline.losses import LOST
+from magnetar.pipeline.schema import CORRUPT, DECODED, arrow_schema
 from magnetar.pipeline.topic_names import partition_number, topic_of
 
 KAFKA_SOURCES = {"timestamp": "publish_time", "timestampType": None}

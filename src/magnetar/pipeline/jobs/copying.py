@@ -19,14 +19,13 @@ from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import option
 from magnetar.pipeline.jobs.passing_over import LossyReport, of_row
 from magnetar.pipeline.jobs.spark_words import is_sparks, reason
+from magnetar.pipeline.losses import LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LOOK_S: Final = 0.5
 SOURCE: Final = "magnetar"
-LOST: Final = "_lost"
-"""The source's column (``pipeline.schema``), and the observation of it."""
 READ: Final = "read"
 """The observation that counts what a stream has read."""
 KEPT_TOGETHER: Final = {"maxPartitionBytes": "1g"}
@@ -78,7 +77,8 @@ def read_batch(context: JobContext, options: Mapping[str, str]) -> DataFrame:
 
 
 def _without_losses(frame: DataFrame) -> DataFrame:
-    """Rows of losses are handed to the job's report, and are no messages."""
+    """Rows of losses are handed to the job's report, by an observation of the column's name, and
+    are no messages."""
     from pyspark.sql import functions as f
 
     if LOST not in frame.columns:

@@ -12,10 +12,10 @@ from magnetar.model.errors import ConfigError
 from magnetar.pipeline.columns.lost_rows import lost_rows, with_losses
 from magnetar.pipeline.jobs.passing_over import LossyReport, PassedOver, of_row
 from magnetar.pipeline.loss_reports import KEPT_MAX, LossReports
-from magnetar.pipeline.losses import Loss, lost_entry
+from magnetar.pipeline.losses import LOST, Loss, lost_entry
 from magnetar.pipeline.places import START, Offset, Place, Point
 from magnetar.pipeline.planning.plans import lost_between
-from magnetar.pipeline.schema import LOST, check_read_schema, spark_schema, with_lost
+from magnetar.pipeline.schema import check_read_schema, spark_schema, with_lost
 from tests.unit.pipeline.driving import options
 
 T = "persistent://public/default/t-partition-3"
