@@ -290,6 +290,9 @@ class FakeCluster:
 
     # -- what the pipeline sees ---------------------------------------------------------------
 
+    def reach(self) -> None:
+        self.maybe_fail()
+
     def partitions(self, topic: str) -> list[str]:
         self.maybe_fail()
         return self.names_of(topic)

@@ -57,6 +57,11 @@ class BrokerClient:
         command.getTopicsOfNamespace.request_id = 1
         return list(self.ask(command).getTopicsOfNamespaceResponse.topics)
 
+    def reach(self) -> None:
+        """Connect to whichever broker answers first. Raises ``BrokerError`` when none does."""
+        if self._kept is None:
+            self._kept = self._any_broker()
+
     def ask(self, command: BaseCommand) -> BaseCommand:
         """The answer to a question that any broker of the cluster answers."""
         connection, self._kept = self._kept, None

@@ -4,6 +4,9 @@ A micro-batch asks every partition how far its log reaches; looking the owner up
 time cost more than the answer. A connection that broke is replaced, and the question asked again,
 for ``patience_s``: a broker that restarts does not end a query. The very first answer is waited for
 ``start_s`` at most, as the address may be wrong. That a question is asked again is said once.
+
+Jobs (``job_watch``) begin as a stream does, which nobody stands by: they wait for a broker as long
+as for any answer later, once, before their first question (``wait_for_broker``).
 """
 
 from __future__ import annotations
@@ -40,6 +43,20 @@ class LogWatch:
     def be_patient(self) -> None:
         """From the first question on: the address has been good before."""
         self._known_good = True
+
+    def wait_for_broker(self) -> None:
+        """Until one of the addresses answers; patience is for that alone, whatever is asked then.
+        Raises ``BrokerError``, at once when the broker refuses."""
+        self.be_patient()
+        try:
+            self._persist(self._client.reach)
+        except BrokerError as error:
+            if not worth_another_try(error):
+                raise
+            raise BrokerError(
+                f"{error} It was waited for, {self._patience_s:g} s; start it, or give the address "
+                "of one that runs (--service-url)"
+            ) from error
 
     def partitions(self, topic: str) -> list[str]:
         """The names of the topic's partitions; the topic itself when it has none."""
@@ -111,3 +128,10 @@ class LogWatch:
         for topic in list(self._readers):
             self.forget(topic)
         self._client.close()
+
+
+def job_watch(service_url: str, timeout_s: float) -> LogWatch:
+    """Of a job, or of one of its tasks: patient from the first question on."""
+    watch = LogWatch(BrokerClient(service_url, timeout_s), timeout_s)
+    watch.be_patient()
+    return watch

@@ -31,8 +31,7 @@ from typing import Final
 
 from magnetar.log.seam import StoredAt
 from magnetar.model.errors import BrokerError, ConfigError, TopicNotFoundError
-from magnetar.pipeline.brokers.client import BrokerClient
-from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.log_watch import LogWatch, job_watch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.jobs.audit_reading import AuditPiece, LedgerFound, PieceFound, audit_piece
 from magnetar.pipeline.jobs.context import JobContext
@@ -172,8 +171,9 @@ def audit(options: AuditOptions, context: JobContext) -> AuditReport:
     if bool(options.topics) is (options.namespace is not None):
         raise ConfigError("give topics, or --namespace")
     timeout_s = options.timeout / 1000
-    logs = LogWatch(BrokerClient(options.service_url, timeout_s), timeout_s)
+    logs = job_watch(options.service_url, timeout_s)
     try:
+        logs.wait_for_broker()
         names = _partitions(options, logs)
         report = AuditReport(partitions=len(names))
         plans = list(_plans(options, logs, names, report))

@@ -87,6 +87,7 @@ def audit_piece(piece: AuditPiece) -> PieceFound:
     """Read it all. Raises ``BrokerError``, ``MetadataError``."""
     client = BrokerClient(piece.service_url, piece.timeout_s)
     logs = LogWatch(client, piece.timeout_s)
+    logs.be_patient()
     loop = LoopThread("magnetar-audit", "the audit")
     try:
         return loop.run(_audit(piece, logs))

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.model.errors import ConfigError, MagnetarError
-from magnetar.pipeline.brokers.client import BrokerClient
-from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.log_watch import job_watch
 from magnetar.pipeline.jobs.compact_planning import TopicCompacted
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
@@ -85,7 +84,8 @@ def compact(options: CompactOptions, context: JobContext) -> CompactReport:
 
     timeout_s = options.timeout / 1000
     report = CompactReport()
-    with closing(LogWatch(BrokerClient(options.service_url, timeout_s), timeout_s)) as watch:
+    with closing(job_watch(options.service_url, timeout_s)) as watch:
+        watch.wait_for_broker()
         names = [name for topic in options.topics for name in watch.partitions(full_topic(topic))]
     for number, name in enumerate(dict.fromkeys(names)):
         done = TopicCompacted(name)

@@ -23,8 +23,7 @@ from pyspark.sql import functions
 
 from magnetar.model.errors import BrokerError, JobError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.pipeline.brokers.client import BrokerClient
-from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.log_watch import job_watch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.jobs.compact_planning import (
     Asks,
@@ -74,7 +73,7 @@ class Holding:
         self.holder = new_holder()
         self._topic = topic
         self._for_ms = for_ms
-        self._watch = LogWatch(BrokerClient(service_url, timeout_s), timeout_s)
+        self._watch = job_watch(service_url, timeout_s)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="magnetar-hold", daemon=True)
         self._ledger_id = -1
@@ -127,7 +126,7 @@ class TopicCompaction:
         self._topic = topic
         self._hold_ms = hold_ms
         self._done = done
-        self._watch = LogWatch(BrokerClient(service_url, timeout_s), timeout_s)
+        self._watch = job_watch(service_url, timeout_s)
 
     def run(self, context: JobContext) -> None:
         """Raises ``BrokerError``, ``JobError`` and what reading and writing raise."""

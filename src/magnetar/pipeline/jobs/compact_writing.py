@@ -19,8 +19,7 @@ import pyarrow as pa
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import JobError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.pipeline.brokers.client import BrokerClient
-from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.log_watch import job_watch
 from magnetar.pipeline.worker_process import PROCESS
 from magnetar.pipeline.writing.staged_session import SESSIONS, StagedSession
 from magnetar.wire.pulsar.pulsar_pb2 import LogCompaction, LogQuestion
@@ -92,9 +91,7 @@ class _Writing:
     def _begin(self) -> int:
         task = self._task
         question = LogQuestion(compaction=LogCompaction(holder=task.holder, begin=True))
-        with closing(
-            LogWatch(BrokerClient(task.service_url, task.timeout_s), task.timeout_s)
-        ) as logs:
+        with closing(job_watch(task.service_url, task.timeout_s)) as logs:
             ledger_id = logs.ask(task.topic, question).compacting_ledger_id
         if ledger_id < 0:
             raise JobError(

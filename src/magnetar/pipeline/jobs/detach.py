@@ -16,8 +16,7 @@ from typing import Final
 
 from magnetar.log.seam import StoredAt
 from magnetar.model.errors import ConfigError
-from magnetar.pipeline.brokers.client import BrokerClient
-from magnetar.pipeline.brokers.log_watch import LogWatch
+from magnetar.pipeline.brokers.log_watch import LogWatch, job_watch
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
     Job,
@@ -96,7 +95,8 @@ def detach(options: DetachOptions, context: JobContext) -> DetachReport:
         raise ConfigError("name topics")
     timeout_s = options.timeout / 1000
     report = DetachReport()
-    with closing(LogWatch(BrokerClient(options.service_url, timeout_s), timeout_s)) as logs:
+    with closing(job_watch(options.service_url, timeout_s)) as logs:
+        logs.wait_for_broker()
         for topic in options.topics:
             for partition in logs.partitions(full_topic(topic)):
                 report.partitions.append(_look(logs, partition))

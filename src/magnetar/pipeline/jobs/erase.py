@@ -85,6 +85,7 @@ def erase(options: EraseOptions, context: JobContext) -> EraseReport:
 
     report = EraseReport()
     with closing(Taking(TakingOptions(options.service_url, catalog))) as taking:
+        taking.wait_for_broker()
         looked = taking.look(taking.topics(options.topics))
         for done, status in enumerate(looked, 1):
             found = taking.table(status.topic)

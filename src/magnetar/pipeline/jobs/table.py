@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.model.errors import ConfigError, MagnetarError
+from magnetar.model.errors import BrokerError, ConfigError, MagnetarError
+from magnetar.pipeline.brokers.connection import worth_another_try
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
     Job,
@@ -23,6 +24,7 @@ from magnetar.pipeline.jobs.job import (
     service_url_option,
 )
 from magnetar.pipeline.jobs.passing_over import LossyReport, PassedOver, loss_option
+from magnetar.pipeline.loss_reports import warn
 
 if TYPE_CHECKING:
     from magnetar.pipeline.tables.ledger_writing import LedgerTask
@@ -225,6 +227,8 @@ def _pass_over(report: TableReport, partition: str, ledger: WrittenLedger) -> No
 def _rounds(
     options: TableOptions, context: JobContext, taking: Taking, report: TableReport
 ) -> None:
+    while not _reached(options, taking):
+        time.sleep(options.pause / 1000)
     while True:
         topics = taking.topics(options.topics, options.namespace)
         if options.status or context.dry_run:
@@ -240,6 +244,19 @@ def _rounds(
         if not options.continuous:
             return
         time.sleep(options.pause / 1000)
+
+
+def _reached(options: TableOptions, taking: Taking) -> bool:
+    """Whether a broker answers. One that only goes on until it is interrupted is not ended by
+    brokers that are away for long; it says each time that it waits."""
+    try:
+        taking.wait_for_broker()
+    except BrokerError as error:
+        if not options.continuous or options.status or not worth_another_try(error):
+            raise
+        warn(f"{error}; it is waited for again")
+        return False
+    return True
 
 
 _SUMS: Final = (

@@ -107,7 +107,12 @@ class Taking:
         self._write = write
         self._client = BrokerClient(options.service_url, options.timeout_s)
         self._watch = LogWatch(self._client, options.timeout_s)
+        self._watch.be_patient()
         self._told_well: set[str] = set()
+
+    def wait_for_broker(self) -> None:
+        """Once, and not for each topic anew. Raises ``BrokerError``."""
+        self._watch.wait_for_broker()
 
     def topics(self, names: Sequence[str], namespaces: Sequence[str] = ()) -> list[str]:
         """The full names of the topics, and of all those in the namespaces, without partitions."""

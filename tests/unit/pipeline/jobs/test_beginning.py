@@ -1,0 +1,78 @@
+"""Jobs that begin while no broker answers: they wait as long as they are told, once, and say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar.env.free_ports import free_port
+from magnetar.model.errors import BrokerError, NotAllowedError
+from magnetar.pipeline.jobs import table as table_job
+from magnetar.pipeline.jobs.audit import AUDIT
+from magnetar.pipeline.jobs.compact import COMPACT
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.detach import DETACH
+from magnetar.pipeline.jobs.job import Job, run
+from magnetar.pipeline.jobs.table import TABLE, TableOptions, TableReport
+
+WAIT_MS = 300
+
+
+@pytest.mark.parametrize("job", [AUDIT, COMPACT, DETACH, TABLE], ids=lambda each: each.name)
+def test_a_job_waits_for_its_broker_once(
+    job: Job[Any, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two topics, and one wait."""
+    address = f"127.0.0.1:{free_port()}"
+    more = {"warehouse": str(tmp_path / "tables")} if job is TABLE else {}
+    options = job.options(("a", "b"), service_url=f"pulsar://{address}", timeout=WAIT_MS, **more)
+    with pytest.raises(BrokerError) as error:
+        run(job, options, JobContext())
+    said = str(error.value)
+    assert f"cannot connect to the broker at {address}" in said
+    assert "It was waited for, 0.3 s" in said
+    assert "--service-url" in said
+    assert caplog.text.count("asked again") == 1
+
+
+class Away:
+    """Brokers that come back after so many waits."""
+
+    def __init__(self, waits: int, error: BrokerError) -> None:
+        self.waits = waits
+        self.error = error
+
+    def wait_for_broker(self) -> None:
+        if self.waits:
+            self.waits -= 1
+            raise self.error
+
+    def topics(self, names: object, namespaces: object) -> list[str]:
+        return []
+
+    def take(self, topics: object) -> list[object]:
+        raise KeyboardInterrupt  # it goes on until it is interrupted
+
+
+def rounds(away: Away, *, continuous: bool) -> None:
+    options = TableOptions(("a",), continuous=continuous, pause=1)
+    table_job._rounds(options, JobContext(), away, TableReport())  # type: ignore[arg-type]
+
+
+def test_a_table_that_is_filled_until_interrupted_waits_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = Away(3, BrokerError("nobody answers"))
+    with pytest.raises(KeyboardInterrupt):
+        rounds(away, continuous=True)
+    assert away.waits == 0
+    assert caplog.text.count("nobody answers; it is waited for again") == 3
+
+
+def test_a_table_that_is_filled_once_or_refused_is_told_so() -> None:
+    with pytest.raises(BrokerError, match="nobody answers"):
+        rounds(Away(1, BrokerError("nobody answers")), continuous=False)
+    with pytest.raises(NotAllowedError, match="no token"):
+        rounds(Away(1, NotAllowedError("no token")), continuous=True)
