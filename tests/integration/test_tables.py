@@ -161,6 +161,20 @@ KINDS = {
 }
 
 
+def test_a_name_that_no_topic_has_leaves_no_table(platform: Standalone, tmp_path: Path) -> None:
+    """It had one: a misspelt name was a table for good, and ``erase`` found it."""
+    topic = full("misspelt")
+    with closing(taking(platform, tmp_path)) as job:
+        (done,) = job.take([topic])
+    assert [error for error in done.errors if f"{topic} does not exist" in error] == done.errors
+    assert done.errors
+    assert not TopicTable(catalog_in(tmp_path).place(topic), topic).look()
+    line = ["table", "misspelt", "--warehouse", str(tmp_path)]
+    result = CliRunner().invoke(pipeline, [*line, "--service-url", platform.service_url])
+    assert "FAILED" in result.stdout
+    assert not TopicTable(catalog_in(tmp_path).place(topic), topic).look()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_topic_is_a_table_and_consumers_are_served_from_it(
     platform: Standalone, client: pulsar.Client, tmp_path: Path, kind: str

@@ -165,6 +165,7 @@ def _run(found: Job[Any, Any], values: dict[str, Any]) -> int:
         progress=told,
         dry_run=values["dry_run"],
     )
+    _check_writable(values["report"])
     with context:
         try:
             report = run(found, options, context)
@@ -179,6 +180,21 @@ def _settings(given: tuple[str, ...]) -> dict[str, str]:
         if "=" not in each:
             raise ConfigError(f"--conf {each!r}: give NAME=VALUE")
     return dict(each.split("=", 1) for each in given)
+
+
+def _check_writable(path: str | None) -> None:
+    """Before the work: a report that has no place would be lost when hours of it are over. Raises
+    ``ConfigError``."""
+    if path is None:
+        return
+    try:
+        with Path(path).open("a"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--report {path} cannot be written ({error.strerror}), and nothing was done: give a "
+            "file in a directory that is there and may be written to"
+        ) from error
 
 
 def _show(report: Report, *, as_json: bool, path: str | None) -> None:

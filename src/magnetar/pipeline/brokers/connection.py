@@ -108,7 +108,10 @@ class BrokerConnection:
             return None
         size = int.from_bytes(self._buffer[:4], "big")
         if size > FRAME_BYTES_MAX:
-            raise ProtocolError(f"frame of {size} bytes from {self}: not a Pulsar endpoint?")
+            raise ProtocolError(
+                f"{self} does not speak Pulsar's protocol (a frame of {size} bytes): give the port "
+                "that brokers speak it on (6650, with TLS 6651), not that of REST or of Kafka"
+            )
         if not self._fill(4 + size, deadline):
             return None
         body = bytes(memoryview(self._buffer)[4 : 4 + size])

@@ -181,8 +181,11 @@ class Taking:
         done = TopicTaken(topic, place.table)
         try:
             table = TopicTable(place, topic)
+            partitions = self._watch.partitions(topic)
+            if partitions == [topic]:  # a name that is misspelt is to leave no table behind
+                self._watch.ask(topic)
             reader = self._prepare(table, topic)
-            for partition in self._watch.partitions(topic):
+            for partition in partitions:
                 try:
                     self._take_partition(table, partition, reader, done, stop)
                 except MagnetarError as error:

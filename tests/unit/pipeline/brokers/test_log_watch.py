@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import cast
 
 import pytest
 
-from magnetar.model.errors import BrokerError, NotAllowedError
+from magnetar.model.errors import BrokerError, NotAllowedError, ProtocolError
 from magnetar.pipeline.brokers import log_watch
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
@@ -60,3 +62,24 @@ def test_a_broker_that_refuses_is_not_waited_for() -> None:
     with pytest.raises(NotAllowedError, match=r"no token$"):
         watch_of(cluster, 3600.0).wait_for_broker()
     assert cluster.asked == 1
+
+
+def test_the_port_of_another_protocol_is_said_to_be_one() -> None:
+    """The one of REST, above all: it answers, with what would be a frame of a gigabyte."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.recv(1 << 16)
+                connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        told = rf"127\.0\.0\.1:{port} does not speak Pulsar's protocol .*6650"
+        with pytest.raises(ProtocolError, match=told):
+            log_watch.job_watch(f"pulsar://127.0.0.1:{port}", 60.0).wait_for_broker()
+        thread.join()

@@ -115,6 +115,22 @@ def test_a_report_that_is_not_ok_is_exit_code_1(tmp_path: Path) -> None:
     assert (told["ok"], told["dryRun"]) == (False, True)
 
 
+def test_a_report_without_a_place_is_said_before_the_work(tmp_path: Path) -> None:
+    """It was said afterwards, and what hours of reading had found was lost."""
+    worked = []
+
+    def work(options: CountOptions, context: JobContext) -> CountReport:
+        worked.append(options)
+        return CountReport()
+
+    counting = command_of(Job("count", "Count.", CountOptions, work))
+    path = tmp_path / "none" / "report.json"
+    result = CliRunner().invoke(counting, ["a", "--report", str(path)])
+    assert isinstance(result.exception, ConfigError)
+    assert f"--report {path} cannot be written (No such file or directory)" in str(result.exception)
+    assert not worked
+
+
 def test_what_cannot_be_used_is_said() -> None:
     with pytest.raises(click.BadParameter, match="'much' is no size"):
         line("a", "--piece-bytes", "much")
