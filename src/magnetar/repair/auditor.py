@@ -44,9 +44,9 @@ DISABLED_S = 5.0
 MARGIN_S = 0.01
 HEARING_INTERVAL_S_LEAST = 0.2
 LOOKED_MAX = 256
+"""Ledgers, for some that bookies hold; before each hearing in which one is known of none."""
 CLOCKS_DIFFER_S = 60.0
 """At most, of machines whose clocks are set right."""
-"""Ledgers, for some that bookies hold; before each hearing in which one is known of none."""
 
 
 class AllLedgers(Protocol):
