@@ -6,27 +6,11 @@ import asyncio
 
 from magnetar.env.metadata import SessionState
 from magnetar.env.session_guard import SessionGuard
+from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.env.lossy_metadata import LossyStore
 
 TIMEOUT_MS = 9_000
-
-
-class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time is that of the next timer: nothing is waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    def _run_once(self) -> None:
-        timers = self._scheduled  # type: ignore[attr-defined]
-        if not self._ready and timers:  # type: ignore[attr-defined]
-            self.now_s = max(self.now_s, timers[0].when())
-        super()._run_once()  # type: ignore[misc]
 
 
 def lost_at(silent_s: float, states: dict[float, SessionState]) -> list[float]:
@@ -44,8 +28,7 @@ def lost_at(silent_s: float, states: dict[float, SessionState]) -> list[float]:
         guard.close()
         return found
 
-    with asyncio.Runner(loop_factory=Clock) as runner:
-        return runner.run(run())
+    return run_virtual(run())
 
 
 def test_silence_counts_from_the_last_request_that_was_heard() -> None:

@@ -86,10 +86,7 @@ class LedTopics:
         return None  # its session has ended: another is elected soon
 
     async def locate(self, name: TopicName, authoritative: bool = False) -> Owner:
-        led = self._leaders.known(name)
-        if led is None:
-            return await self._bundles.locate(name, authoritative)
-        return _somebody(name, await self._at(led))
+        return _somebody(name, await self._look(name, authoritative))
 
     async def _look(self, name: TopicName, authoritative: bool) -> Owner | None:
         """As ``locate``; None: nobody."""

@@ -245,8 +245,9 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
 
     parts = [part for topic in request.topics for part in topic.partitions]
     for place, (each, part) in enumerate(zip(found, parts, strict=True)):
-        header = _idempotent(part.records)
-        if isinstance(each, Partition) and not each.producers_known and header is not None:
+        if not isinstance(each, Partition) or each.producers_known:
+            continue
+        if (header := _idempotent(part.records)) is not None:
             # An append failed while others were loaded, and what was known with it.
             why = "what is known of producers is read again; send it once more"
             found[place] = Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
