@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from magnetar.env.metadata import MetadataStore, SessionState, SilenceCounted
-
-NOTICED_SHARE: Final = 2 / 3
-"""Of the session timeout: silence is noticed within so long. Where a server grants a longer one
-than was asked for, and is asked less often, the rest is left to connect again all the same."""
+from magnetar.env.silence import SILENT_SHARE
 
 
 class SessionGuard:
@@ -41,7 +37,9 @@ class SessionGuard:
             why = f"the metadata store was out of reach for {self._timeout_s:g} s"
             store = self._store
             known_s = store.silent_s() if isinstance(store, SilenceCounted) else 0.0
-            silent_s = min(known_s, self._timeout_s * NOTICED_SHARE)
+            # Silence is noticed within that share. Where a server grants a longer session than was
+            # asked for, and is asked less often, the rest is left to connect again all the same.
+            silent_s = min(known_s, self._timeout_s * SILENT_SHARE)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._timeout_s - silent_s, self._tell, why)
 

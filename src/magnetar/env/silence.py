@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+SILENT_SHARE: Final = 2 / 3
+"""Of a session timeout: without an answer for so long the connection is taken for lost."""
 GRACE_S: Final = 0.5
 LATE_S: Final = 0.5
 

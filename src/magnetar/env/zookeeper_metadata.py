@@ -42,7 +42,7 @@ from kazoo.retry import KazooRetry
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value, split
-from magnetar.env.silence import Silence
+from magnetar.env.silence import SILENT_SHARE, Silence
 from magnetar.env.watches import Listeners, PathWatches
 from magnetar.env.zookeeper_handler import DirectHandler
 from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
@@ -60,8 +60,6 @@ log = structlog.get_logger(__name__)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
-SILENT_SHARE = 2 / 3
-"""Of the session timeout: without an answer for so long the connection is taken for lost."""
 _CREATE_ATTEMPTS = 8  # a parent may be pruned between making it and using it
 
 _LOST_CONNECTION = (
