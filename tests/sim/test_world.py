@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,34 @@ def test_time_is_virtual_and_a_hang_is_told() -> None:
 
     with pytest.raises(SimulationError, match="nothing will ever happen"):
         on_loop(main)
+
+
+def test_what_still_waits_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what an asynchronous generator waits for, of which nothing but a collection tells."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_value))
+
+    async def waits() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            asyncio.current_task()
+
+    async def values() -> AsyncIterator[int]:
+        await waits()
+        yield 1
+
+    async def reads() -> None:
+        async for _ in values():
+            pass
+
+    async def main(loop: SimLoop) -> None:
+        SimProcess(loop, "a").spawn(reads(), "reads")
+        await asyncio.sleep(1)
+
+    on_loop(main)
+    gc.collect()
+    assert told == []
 
 
 def test_an_error_in_a_callback_fails_the_run() -> None:

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import ContextVar
+from types import AsyncGeneratorType
 from typing import Any, Protocol, TypeVar
 
 from magnetar.model.errors import MagnetarError
@@ -332,13 +333,20 @@ class SimLoop(asyncio.BaseEventLoop):
             _close(task.get_coro())
         self.close()
 
+    def _asyncgen_finalizer_hook(self, agen: AsyncGeneratorType[Any, Any]) -> None:
+        if self.is_running():
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
+        else:
+            # Until Python 3.13 ``close`` of who waits for it did not reach what it waits for.
+            _close(agen.ag_await)
 
-def _close(coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any] | None) -> None:
+
+def _close(waiting: object) -> None:
     """End a coroutine that never goes on; what its ``finally`` clauses fail with (they may want to
     wait, on a loop that has ended) no longer counts."""
     with suppress(RuntimeError, AssertionError, OSError, MagnetarError):
-        if coro is not None:
-            coro.close()
+        if isinstance(waiting, Coroutine | Generator):
+            waiting.close()
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> SimTask[Any]:
