@@ -126,7 +126,7 @@ class Dispatcher:
         acknowledged would have to be read. That is done if so much waits besides (what was out at
         consumers of a Key_Shared subscription) that others would stand still for it."""
         if self._delays is not None and len(self._delays.index):
-            self.feed.rest()
+            self.feed.rest(self._due(self.feed.take_ahead()))
             if not self.feed.redelivery.full:
                 return
         self.rewind()
@@ -214,6 +214,8 @@ class Dispatcher:
             # What is sent again was due once, and stays so when the clock is set back.
             if not replay:
                 entries, descriptions = self._delays.hold(entries, descriptions)
+                # Given back they may come again as if they had been sent.
+                waiting = self._due(waiting)
             self._skims = not entries
         if not entries:
             if waiting:
@@ -246,6 +248,12 @@ class Dispatcher:
             feed.give_back([*(entries[index] for index in left), *waiting], replay)
         # Where others than those that are left may be placed, more is taken.
         return bool(runs) or (feed.redelivery.by_place and not waiting)
+
+    def _due(self, entries: list[Entry]) -> list[Entry]:
+        """Those that may be delivered now; the others wait until they are due."""
+        if self._delays is None or not entries:
+            return entries
+        return self._delays.hold(*self._describe(entries))[0]
 
     def _sort(self, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
         """What consumers get of entries of which some are parts of transactions, and what has no

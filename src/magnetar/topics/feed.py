@@ -118,13 +118,18 @@ class EntryFeed:
         self.redelivery.clear()
         self.position = self._positions.next_position(self._cursor.mark_delete)
 
-    def rest(self) -> None:
+    def take_ahead(self) -> list[Entry]:
+        """What was read, and could not be placed or was not asked for yet."""
+        entries, self._ahead = self._ahead, []
+        return entries
+
+    def rest(self, due: list[Entry]) -> None:
         """Nobody is there, and everything stays where it is: what was read is read again, how often
-        it was refused is forgotten. What is being read now stays in memory."""
+        it was refused is forgotten. What is being read now stays in memory. ``due``: of what was
+        taken (``take_ahead``), what may be sent."""
         # Not by going back to the first: those between that are not due would be kept twice.
-        self.redelivery.add(map(_place, (*self._replayed, *self._ahead)), counted=False)
+        self.redelivery.add(map(_place, (*self._replayed, *due)), counted=False)
         self._replayed.clear()
-        self._ahead.clear()
         self.redelivery.counts.clear()
 
     def skip_acknowledged(self) -> None:
@@ -157,8 +162,7 @@ class EntryFeed:
         if not ahead or self.redelivery.full:
             return [], False
         if self._ahead:
-            entries, self._ahead = self._ahead, []
-            return entries, False
+            return self.take_ahead(), False
         return self._take_new(count), False
 
     def give_back(self, entries: list[Entry], replay: bool) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
+from magnetar.model.entry import Description, TransactionPart
 from magnetar.model.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.model.key_hash import NONE_KEY
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics import feed
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy
@@ -174,6 +177,37 @@ def test_delayed_entries_of_a_key_come_in_time_and_keep_nothing_back() -> None:
         site.acknowledge(consumer, 1)
         site.pass_time(NOW + 20)
         assert await client.entries() == [0]
+        assert site.delayed == 0
+
+    run(scenario, entries=0)
+
+
+@pytest.mark.parametrize("kind", [Kind.KEY_SHARED, Kind.SHARED])
+def test_behind_a_transaction_delayed_entries_wait_for_their_time_too(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They waited for its outcome, and came back as what had been sent before."""
+    describe = PulsarEntryFormat.describe
+    parts = {b"part": TransactionPart(1), b"commit": TransactionPart(1, True)}
+
+    def described(self: PulsarEntryFormat, payload: memoryview) -> Description:
+        part = parts.get(sticky_key(payload))
+        return describe(self, payload)._replace(transaction=part)
+
+    monkeypatch.setattr(PulsarEntryFormat, "describe", described)
+
+    async def scenario(site: Site) -> None:
+        each = Keyed(site)
+        join = each.join if kind is Kind.KEY_SHARED else partial(site.join, Kind.SHARED)
+        consumer, client = join(10)
+        each.publish("part")
+        each.publish("k", due_ms=NOW + 20)
+        assert (await client.entries(), site.delayed) == ([], 1)
+        each.publish("commit")
+        assert await client.entries() == [0]
+        site.acknowledge(consumer, 0)
+        site.pass_time(NOW + 20)
+        assert await client.entries() == [1]
         assert site.delayed == 0
 
     run(scenario, entries=0)

@@ -323,6 +323,31 @@ def test_what_waits_stays_known_when_the_last_consumer_leaves() -> None:
     run(scenario, entries=0)
 
 
+def test_what_was_read_ahead_when_the_last_one_left_is_held_as_well() -> None:
+    """By a task that ended between two rounds: nobody had asked for its time yet."""
+
+    async def scenario(site: Site) -> None:
+        first, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 20)
+        assert (await client.entries(), site.delayed) == ([], 1)
+        site.log.cached = False
+        site.publish(NOW + 30, NOW)
+        await asyncio.sleep(0)  # a round, which begins to read
+        dispatcher = site.subscription.dispatcher
+        assert dispatcher.feed.waits
+        dispatcher.hold()
+        assert (await client.entries(), dispatcher.feed.waits) == ([], False)
+        site.subscription.remove(first)
+        dispatcher.release()
+        _, client = site.join(Kind.SHARED, permits=10, name="d")
+        assert (await client.entries(), site.delayed) == ([2], 2)
+        site.acknowledge(site.subscription.consumers[0], 2)
+        site.pass_time(NOW + 30)
+        assert await client.entries() == [0, 1]
+
+    run(scenario, entries=0)
+
+
 def test_a_subscription_of_another_kind_starts_from_the_cursor() -> None:
     async def scenario(site: Site) -> None:
         shared, client = site.join(Kind.SHARED, permits=10)
