@@ -31,6 +31,23 @@ FRAME_SLACK_BYTES = 10 << 10
 WHOLE = re.compile(r"-?[0-9]{1,40}")
 """Python refuses to read numbers of thousands of digits by another error."""
 
+NOT_SETTINGS = frozenset(
+    f"{ENVIRONMENT_PREFIX}{name}"
+    for name in (
+        "CATALOG", "DEBUG", "SERVICE_URL", "SPEEDUPS", "TOKEN", "TOKEN_FILE", "TRUST", "URL",
+        "USERS_FILE", "WAREHOUSE",
+    )
+)  # fmt: skip
+"""Variables that commands and jobs read themselves."""
+ALIKE = 0.8
+"""How alike names are of which one is meant to be the other (``difflib``); ours apart are less."""
+SERVICE_LINK = re.compile(
+    r".*_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|.*_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+LINKED_PORT = re.compile(r"(tcp|udp|sctp)://\S+:[0-9]+")
+"""Kubernetes tells every container of each service, so: of one named magnetar-broker
+``MAGNETAR_BROKER_PORT=tcp://10.0.0.1:6650``, besides a dozen that end as ``SERVICE_LINK`` says."""
+
 METADATA_SCHEMES = ("zk://", "sqlite:", "unix:")
 """``unix:PATH`` is for brokers that another process of this machine has started."""
 
@@ -176,17 +193,37 @@ def _flattened(
 def _environment_values(
     environment: Mapping[str, str], known: Mapping[str, Setting]
 ) -> dict[str, object]:
-    """Variables of our sections. A misspelt one is an error: ignored, it would surprise."""
+    """Of the variables that are meant for us. A misspelt one is an error: ignored, it would
+    surprise."""
     by_variable = {setting.variable: setting.name for setting in known.values()}
     sections = {f"{ENVIRONMENT_PREFIX}{s.path[0].upper()}_" for s in known.values() if s.path[1:]}
     values: dict[str, object] = {}
     for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _is_service_link(variable, value):
+            continue
         if variable in by_variable:
             values[by_variable[variable]] = value
-        elif any(variable.startswith(section) for section in sections):
+        elif variable not in NOT_SETTINGS and (
+            any(variable.startswith(section) for section in sections)
+            or _is_misspelt(variable, by_variable)
+        ):
             similar = _similar(variable, by_variable)
             raise ConfigError(f"environment: there is no setting {variable}{similar}")
     return values
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    port = variable.endswith("_PORT") and LINKED_PORT.fullmatch(value)
+    return bool(port or SERVICE_LINK.fullmatch(variable))
+
+
+def _is_misspelt(variable: str, known: Iterable[str]) -> bool:
+    """Whether a variable of no section is nearly one of ``known``, or the end of one."""
+    name = variable.removeprefix(ENVIRONMENT_PREFIX)
+    ours = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
+    return any(each.endswith(f"_{name}") for each in ours) or bool(
+        difflib.get_close_matches(name, ours, n=1, cutoff=ALIKE)
+    )
 
 
 def _similar(name: str, known: Iterable[str]) -> str:

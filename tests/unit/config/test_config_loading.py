@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+import magnetar
 from magnetar.config import Config, keeps_everything
-from magnetar.config_loading import load, settings, unsafe_settings
+from magnetar.config_loading import (
+    ENVIRONMENT_PREFIX,
+    NOT_SETTINGS,
+    SERVICE_LINK,
+    load,
+    settings,
+    unsafe_settings,
+)
 from magnetar.model.errors import ConfigError
 
 
@@ -135,8 +143,55 @@ def test_a_misspelt_setting_is_an_error_with_a_proposal(tmp_path: Path) -> None:
         load(environment={"MAGNETAR_BROKER_PROT": "1"})
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("MAGNETAR_DATADIR", "MAGNETAR_DATA_DIR"),
+        ("MAGNETAR_BOKIE_JOURNAL_SYNC", "MAGNETAR_BOOKIE_JOURNAL_SYNC"),
+        ("MAGNETAR_JOURNAL_SYNC", "MAGNETAR_BOOKIE_JOURNAL_SYNC"),
+        ("MAGNETAR_LEDGERS_ACK_QUORUM", "MAGNETAR_LEDGER_ACK_QUORUM"),
+        ("MAGNETAR_CLUSTERS", "MAGNETAR_CLUSTER"),
+    ],
+)
+def test_a_misspelt_section_is_an_error_too(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"no setting {variable}; did you mean {meant}"):
+        load(environment={variable: "1"})
+
+
 def test_variables_that_are_not_settings_are_left_alone() -> None:
-    assert load(environment={"MAGNETAR_URL": "x", "MAGNETAR_DEBUG": "1", "PATH": "x"}) == Config()
+    others = dict.fromkeys((*NOT_SETTINGS, "MAGNETAR_HOME", "PATH", "DATA_DIR"), "x")
+    assert load(environment=others) == Config()
+
+
+def test_variables_that_are_read_elsewhere_are_known_here() -> None:
+    found = {
+        name
+        for source in Path(magnetar.__file__).parent.rglob("*.py")
+        for name in re.findall(r'"(MAGNETAR_[A-Z_]+)"', source.read_text())
+    }
+    settings_of = {setting.variable for setting in settings()}
+    assert found - settings_of - {ENVIRONMENT_PREFIX} == NOT_SETTINGS
+
+
+def test_links_to_services_of_kubernetes_are_no_settings() -> None:
+    """Of services named magnetar, and magnetar-broker."""
+    links = {
+        "SERVICE_HOST": "10.96.0.7",
+        "SERVICE_PORT": "6650",
+        "SERVICE_PORT_PULSAR": "6650",
+        "PORT": "tcp://10.96.0.7:6650",
+        "PORT_6650_TCP": "tcp://10.96.0.7:6650",
+        "PORT_6650_TCP_PROTO": "tcp",
+        "PORT_6650_TCP_PORT": "6650",
+        "PORT_6650_TCP_ADDR": "10.96.0.7",
+    }
+    for service in ("MAGNETAR", "MAGNETAR_BROKER", "MAGNETAR_HTTP"):
+        linked = {f"{service}_{name}": value for name, value in links.items()}
+        assert load(environment=linked) == Config()
+    assert not any(SERVICE_LINK.fullmatch(setting.variable) for setting in settings())
+    assert load(environment={"MAGNETAR_BROKER_PORT": "7"}).broker.port == 7
+    with pytest.raises(ConfigError, match=r"broker\.port = 'tcp:7'"):
+        load(environment={"MAGNETAR_BROKER_PORT": "tcp:7"})
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
