@@ -729,6 +729,7 @@ class KafkaConfig:
         metadata={
             "meaning": "how long the first members of a group wait for more",
             "least": 0,
+            "most": 600_000,
         },
     )
     transaction_timeout_max_ms: int = field(

@@ -167,7 +167,7 @@ def _line(each: AuditFinding) -> str:
 
 
 def audit(options: AuditOptions, context: JobContext) -> AuditReport:
-    """Raises ``BrokerError``, ``TopicNotFoundError``."""
+    """Raises ``BrokerError``; ``TopicNotFoundError`` for a topic that was named."""
     if bool(options.topics) is (options.namespace is not None):
         raise ConfigError("give topics, or --namespace")
     timeout_s = options.timeout / 1000
@@ -222,12 +222,15 @@ def _partitions(options: AuditOptions, logs: LogWatch) -> list[str]:
 def _plans(
     options: AuditOptions, logs: LogWatch, names: Iterable[str], report: AuditReport
 ) -> Iterator[_Plan]:
-    """A partition that its broker cannot tell of leaves the others to be audited."""
+    """A partition that its broker cannot tell of leaves the others to be audited, and so does one
+    that was deleted since the namespace was listed; one that was named may be misspelt."""
     for name in names:
         try:
             yield _plan(options, logs, name)
         except TopicNotFoundError:
-            raise
+            if options.namespace is None:
+                raise
+            report.partitions -= 1
         except BrokerError as error:
             why = f"its broker does not serve it: {error}"
             report.unchecked.append(AuditFinding("unchecked", name, -1, why=why))

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from magnetar.cli.main import run as run_line
 from magnetar.cli.pipeline import SCRIPT, ShownProgress, command_of
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, TopicNotFoundError
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.jobs.audit import (
@@ -28,6 +28,7 @@ from magnetar.pipeline.jobs.audit import (
     _of_counts,
     _pieces,
     _Plan,
+    _plans,
     _untold,
 )
 from magnetar.pipeline.jobs.audit_reading import LedgerFound, PieceFound
@@ -274,3 +275,22 @@ def test_a_ledger_that_nobody_finds_is_not_one_that_was_deleted() -> None:
     assert (len(whole.unchecked), whole.findings, whole.ok) == (3, [], False)
     _judge_untold(plan, [], clean := AuditReport())
     assert clean.ok
+
+
+def test_a_topic_that_is_deleted_while_a_namespace_is_audited_is_left_out() -> None:
+    """One that was named may be misspelt: nothing is audited then."""
+
+    def ask(topic: str, *_: object, patient: bool = True) -> LogAnswer:
+        if topic == "gone":
+            raise TopicNotFoundError("topic gone does not exist")
+        extent = SimpleNamespace(end_offset=7, end=None)
+        return cast(LogAnswer, SimpleNamespace(ledgers=(), of_places=(), extent=extent))
+
+    logs = cast(LogWatch, SimpleNamespace(ask=ask))
+    report = AuditReport(partitions=3)
+    names = ["a", "gone", "b"]
+    plans = list(_plans(AuditOptions(namespace="public/default"), logs, names, report))
+    assert [plan.topic for plan in plans] == ["a", "b"]
+    assert (report.partitions, report.ok) == (2, True)
+    with pytest.raises(TopicNotFoundError):
+        list(_plans(AuditOptions(topics=("a", "gone", "b")), logs, names, report))
