@@ -158,6 +158,7 @@ class UpkeepChecker:
         """Invariant 5: have the bookie give an entry that its index names."""
         failing, owes = machine.reads_fail, self._owes(machine, bookie, key)
         failed_reads = machine.disk.failed_reads  # a slow disk may fail and be well again meanwhile
+        begun_s = machine.disk.loop.time()
         try:
             await bookie.read_entry(*key)
         except (NoEntryError, NoLedgerError, BookieIOError) as error:
@@ -165,6 +166,8 @@ class UpkeepChecker:
             # It may have joined a read that failed before, and was answered late: a slow disk.
             lately_s = machine.disk.loop.time() - machine.disk.failed_read_at_s
             bad_disk = bad_disk or lately_s < FAILED_LATELY_S
+            # What it was given while it was slow it still has to do when that is over.
+            bad_disk = bad_disk or any(each.hindered_s > begun_s for each in machine.disk.devices)
             excused = bad_disk or machine.closing or machine.ending
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
                 return
