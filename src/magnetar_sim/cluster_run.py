@@ -20,6 +20,7 @@ from typing import Final
 from magnetar.config import LedgerConfig
 from magnetar.metrics import Metrics
 from magnetar_sim.brokers.broker_run import BrokerRun, has_brokers
+from magnetar_sim.brokers.clocked_run import ClockedRun
 from magnetar_sim.brokers.keyed_run import KeyedRun
 from magnetar_sim.brokers.led_run import LedRun
 from magnetar_sim.brokers.read_only_run import ReadOnlyRun
@@ -488,6 +489,7 @@ KINDS: Final[Mapping[str, type[_Run | BrokerRun | KafkaRun | RepairRun | Replica
     "led": LedRun,
     "tabled": TabledRun,
     "abreast": AbreastRun,
+    "clocked": ClockedRun,
     "kafka": KafkaRun,
 }
 """Runs that have something beside it: with brokers, read-only ones beside the owners, and policies

@@ -22,6 +22,7 @@ Why: docs/adr/0164-repeats-of-producers-are-not-stored.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Final
@@ -55,7 +56,7 @@ class DeduplicationLimits:
 
 
 class TopicDeduplication:
-    """See the module's text. ``now_ms`` is a wall clock."""
+    """See the module's text. ``now_ms`` is a wall clock, for the date of notes."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class TopicDeduplication:
         self._log = source
         self._limits = limits
         self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
         self._marks: SequenceMarks | None = None
         self._cursor: Cursor | None = None
         self._position = LATEST
@@ -103,7 +105,7 @@ class TopicDeduplication:
         marks = SequenceMarks(self._limits.producers_max, self._limits.inactive_ms)
         if cursor.noted is not None:
             try:
-                marks.decode(cursor.noted.value)
+                marks.decode(cursor.noted.value, self._steady_ms())
             except ProtocolError as error:
                 raise LogError(f"log {source.name}, cursor {cursor.name}: {error}") from error
         self._position = cursor.mark_delete
@@ -132,7 +134,7 @@ class TopicDeduplication:
         except ProtocolError:
             return  # of no producer of ours
         if told.ends and not told.producer.startswith(SENDER_PREFIX):
-            marks.found(told.producer, told.last, self._now_ms())
+            marks.found(told.producer, told.last, self._steady_ms())
 
     async def end(self) -> None:
         """Forget everything, for good. Raises what deleting the cursor does: to be called again."""
@@ -153,7 +155,7 @@ class TopicDeduplication:
         called in the order of the log."""
         if self._marks is None:
             return
-        self._marks.used(mark, self._now_ms())
+        self._marks.used(mark, self._steady_ms())
         self._position = last
         self._entries += entries
         if self._entries >= max(self._limits.snapshot_entries, len(self._marks)):
@@ -162,7 +164,7 @@ class TopicDeduplication:
     def leaves(self, mark: SequenceMark) -> None:
         """Its producer is connected no longer: from now on it is inactive."""
         if self._marks is not None:
-            self._marks.used(mark, self._now_ms())
+            self._marks.used(mark, self._steady_ms())
 
     def snapshot(self, whole: bool = False) -> None:
         """Have the marks stored, if an entry came since the last time. ``whole``: no send of a
@@ -175,7 +177,7 @@ class TopicDeduplication:
             self._position, self._entries = readable, self._entries + 1
         if not self._entries:
             return
-        cursor.noted.take(self._position, marks.encode())
+        cursor.noted.take(self._position, marks.encode(self._now_ms()))
         self._entries = 0
 
     async def store(self) -> None:
@@ -187,4 +189,8 @@ class TopicDeduplication:
     def forget(self, connected: Container[str]) -> None:
         """Those that are inactive. ``connected``: names of producers."""
         if self._marks is not None:
-            self._marks.forget(self._now_ms(), connected)
+            self._marks.forget(self._steady_ms(), connected)
+
+    def _steady_ms(self) -> int:
+        """Of a clock that nobody sets."""
+        return int(self._loop.time() * 1000)

@@ -24,7 +24,9 @@ Rules for what is remembered:
   the log holds up to the last append that was.
 * ``producers_max`` of them are remembered; the one that stored nothing for the longest time gives
   way. Whoever is connected with a mark comes back in with its next message.
-* Who is not connected, and has stored nothing for ``inactive_ms``, is forgotten.
+* Who is not connected, and has stored nothing for ``inactive_ms`` by a clock that nobody sets, is
+  forgotten: by the wall clock, a day ahead forgot whoever was just reconnecting. So that time
+  begins anew with each owner of the topic.
 """
 
 from __future__ import annotations
@@ -55,15 +57,15 @@ class SendVerdict(Enum):
 
 
 class SequenceMark:
-    """Of one producer; see the module's text. ``used_ms``: when it last stored something, or left;
-    wall clock, milliseconds since 1970."""
+    """Of one producer; see the module's text. ``used_ms``: when it last stored something, left or
+    was read of a note, by the clock that ``SequenceMarks`` is told."""
 
     __slots__ = ("name", "pushed", "stored", "used_ms")
 
-    def __init__(self, name: str, stored: int = NOTHING, used_ms: int = 0) -> None:
+    def __init__(self, name: str, stored: int = NOTHING) -> None:
         self.name = name
         self.stored = self.pushed = stored
-        self.used_ms = used_ms
+        self.used_ms = 0
 
     def judge(self, first: int, last: int) -> SendVerdict:
         """What is to be done with a send. One that is NEW is to be ``push``ed."""
@@ -134,38 +136,40 @@ class SequenceMarks:
 
     # -- storing ------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
+    def encode(self, date_ms: int) -> bytes:
         """Big-endian: version 1 | count 4, and per producer, the one that was used last at the end:
-        bytes of its name 2 | stored 8 | used_ms 8 | name, UTF-8."""
+        bytes of its name 2 | stored 8 | date 8 | name, UTF-8. The date (milliseconds since 1970) is
+        that of the note. Releases that went by the wall clock wrote when the producer was used, and
+        counted from it."""
         parts = [_HEAD.pack(_VERSION, len(self._marks))]
         for mark in self._marks.values():
             name = mark.name.encode()
-            parts += (_MARK.pack(len(name), mark.stored, mark.used_ms), name)
+            parts += (_MARK.pack(len(name), mark.stored, date_ms), name)
         return b"".join(parts)
 
-    def decode(self, data: bytes) -> None:
-        """Remember what ``encode`` gave, behind what is remembered; nothing of empty ``data``.
-        Raises ``ProtocolError``."""
+    def decode(self, data: bytes, now_ms: int) -> None:
+        """Remember what ``encode`` gave, behind what is remembered, as used now; nothing of empty
+        ``data``. Raises ``ProtocolError``."""
         if not data:
             return
         try:
-            at = self._decode(data)
+            at = self._decode(data, now_ms)
         except (struct.error, UnicodeDecodeError) as error:
             raise ProtocolError(f"{len(data)} bytes are no sequence ids: {error}") from error
         if at != len(data):
             raise ProtocolError(f"sequence ids with {len(data) - at} bytes after their end")
 
-    def _decode(self, data: bytes) -> int:
+    def _decode(self, data: bytes, now_ms: int) -> int:
         version, count = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise ProtocolError(f"sequence ids of version {version}; version {_VERSION} is known")
         at = _HEAD.size
         for _ in range(count):
-            size, stored, used_ms = _MARK.unpack_from(data, at)
+            size, stored, _ = _MARK.unpack_from(data, at)
             at += _MARK.size
             if at + size > len(data):
                 raise ProtocolError(f"a producer's name of {size} bytes passes the end")
             name = data[at : at + size].decode()
             at += size
-            self.used(SequenceMark(name, stored, used_ms), used_ms)
+            self.used(SequenceMark(name, stored), now_ms)
         return at

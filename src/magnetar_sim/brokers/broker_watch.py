@@ -84,6 +84,7 @@ class BrokerWatch:
         owners: type[BundleOwners] = BundleOwners,
     ) -> None:
         self.now_s = now_s
+        self._ahead_s = 0.0
         self.count = count
         self.topics: dict[str, Topic] = {}
         self.trims = False
@@ -105,6 +106,8 @@ class BrokerWatch:
         self.unloading: Counter[str] = Counter()
         """Topics that somebody has begun to unload."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}
+        self._torn: set[tuple[tuple[int, Subscription], str]] = set()
+        """Messages in chunks whose parts went to several consumers, and rightly so."""
         self.keys = KeyWatch(now_s)
         self.looks_far_ahead = True
         """More may wait for the consumers of their keys than there is."""
@@ -118,8 +121,13 @@ class BrokerWatch:
         return found
 
     def now_ms(self) -> float:
-        """Of the brokers' wall clock."""
-        return (SINCE_1970_S + self.now_s()) * 1000
+        """Of the brokers' wall clocks, at the latest: of that which was ever furthest ahead. What
+        it has given out, or let expire, stays so."""
+        return (SINCE_1970_S + self.now_s() + self._ahead_s) * 1000
+
+    def set_ahead(self, seconds: float) -> None:
+        """A broker's clock is so far ahead from now on."""
+        self._ahead_s = max(self._ahead_s, seconds)
 
     def _may_have_expired(self, published_ms: int) -> bool:
         return self.expiry.may_have(published_ms, self.now_ms())
@@ -292,7 +300,7 @@ class BrokerWatch:
 
     def _chunk(self, consumer: Consuming, position: Position, content: Content) -> None:
         """Invariant 13. What was refused goes elsewhere, and so does what comes behind too much
-        that is not acknowledged."""
+        that is not acknowledged; once it has, nobody can put the message together."""
         self.count("chunks that shared consumers were sent")
         key = consumer.process, consumer.subscription
         out, refused = self.out[key], self.refused.get(key, {})
@@ -302,17 +310,19 @@ class BrokerWatch:
             held[holder] += len(topic.content[other].texts)
         for other, holder in out.items():
             before = topic.content[other]
-            if (
-                (before.message, before.chunk + 1) == (content.message, content.chunk)
-                and holder is not consumer
-                and held[holder] < self.unacked_max
-                and not refused.get(other)
-                and not refused.get(position)
-            ):
-                topic.broken(
-                    f"{consumer.who} is sent {position}, chunk {content.chunk} of "
-                    f"{content.message}, and {holder.who} has the one before"
-                )
+            if (before.message, before.chunk + 1) != (content.message, content.chunk):
+                continue
+            if holder is consumer or (key, content.message) in self._torn:
+                continue
+            if held[holder] >= self.unacked_max:
+                self._torn.add((key, content.message))
+                continue
+            if refused.get(other) or refused.get(position):
+                continue
+            topic.broken(
+                f"{consumer.who} is sent {position}, chunk {content.chunk} of {content.message}, "
+                f"and {holder.who} has the one before"
+            )
 
     def rewinds(self, consumer: Consuming) -> None:
         """It asks for everything again that it has not acknowledged."""

@@ -23,6 +23,7 @@ from tests.sim.mutants.abreast import ABREAST
 from tests.sim.mutants.bookie_rules import BOOKIE_RULES
 from tests.sim.mutants.bookies import BOOKIES
 from tests.sim.mutants.clients import CLIENTS
+from tests.sim.mutants.clocked import CLOCKED
 from tests.sim.mutants.compactions import COMPACTIONS
 from tests.sim.mutants.cursors import CURSORS
 from tests.sim.mutants.deduplicated import DEDUPLICATED
@@ -54,7 +55,7 @@ MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED, *OWNERS, *READ_ONLY, *STEERED, *STAGED,
     *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *LED, *TABLED,
-    *ABREAST, *KAFKA,
+    *ABREAST, *CLOCKED, *KAFKA,
 )  # fmt: skip
 
 

@@ -29,19 +29,19 @@ def _replays_nothing() -> AbstractContextManager[None]:
 
 def _believes_no_snapshot() -> AbstractContextManager[None]:
     """Who opens a topic reads what lies behind the snapshot, and not the snapshot."""
-    return replaced((SequenceMarks, "decode", lambda self, data: None))
+    return replaced((SequenceMarks, "decode", lambda self, data, now_ms: None))
 
 
 def _snapshot_of_what_is_under_way() -> AbstractContextManager[None]:
     """A snapshot says how far a producer's messages were appended, not how far confirmed."""
     original = SequenceMarks.encode
 
-    def encode(self: Any) -> bytes:
+    def encode(self: Any, date_ms: int) -> bytes:
         before = [(mark, mark.stored) for mark in self._marks.values()]
         for mark, _ in before:
             mark.stored = max(mark.stored, mark.pushed)
         try:
-            return original(self)
+            return original(self, date_ms)
         finally:
             for mark, stored in before:
                 mark.stored = stored

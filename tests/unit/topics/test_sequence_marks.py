@@ -77,6 +77,15 @@ def test_the_inactive_are_forgotten_unless_they_are_connected() -> None:
     assert [marks.of(name).stored for name in "abc"] == [NOTHING, 1, NOTHING]
 
 
+def test_who_is_read_of_a_note_has_its_time_from_then_on() -> None:
+    """Whatever the clocks of this owner and of the one before say."""
+    before, marks = SequenceMarks(), SequenceMarks(inactive_ms=100)
+    before.found("a", 1, 7)
+    marks.decode(before.encode(date_ms=1_700_000_000_000), 5000)
+    assert marks.forget(5099, connected=()) == 0
+    assert marks.forget(5100, connected=()) == 1
+
+
 def test_who_only_connected_is_not_remembered() -> None:
     marks = SequenceMarks()
     marks.used(marks.of("a"), 1)
@@ -93,9 +102,9 @@ def test_what_is_stored_is_read_back(found: list[tuple[str, int]]) -> None:
     marks, again = SequenceMarks(), SequenceMarks()
     for time_ms, (name, last) in enumerate(found):
         marks.found(name, last, time_ms)
-    data = marks.encode()
-    again.decode(data)
-    assert again.encode() == data
+    data = marks.encode(7)
+    again.decode(data, 1)
+    assert again.encode(7) == data
     for name, _ in found:
         assert again.of(name).stored == again.of(name).pushed == marks.of(name).stored
 
@@ -105,14 +114,14 @@ def test_what_is_stored_is_read_back(found: list[tuple[str, int]]) -> None:
 )
 def test_bytes_that_nobody_wrote_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        SequenceMarks().decode(data)
+        SequenceMarks().decode(data, 1)
 
 
 def test_a_name_that_is_cut_off_is_refused() -> None:
     marks = SequenceMarks()
     marks.found("producer", 3, 1)
     with pytest.raises(ProtocolError):
-        SequenceMarks().decode(marks.encode()[:-1])
+        SequenceMarks().decode(marks.encode(7)[:-1], 1)
 
 
 # -- a model: applications that send again, appends that fail, owners that end --------------------
@@ -151,7 +160,7 @@ class Model:
     def open(self) -> None:
         """An owner begins: the note, and the log behind it."""
         self.marks = SequenceMarks()
-        self.marks.decode(self.note)
+        self.marks.decode(self.note, 1)
         for sent in self.log[self.noted :]:
             self.marks.found(sent.name, sent.last, 1)
         self.connected = {name: self.marks.of(name) for name in "ab"}
@@ -208,7 +217,7 @@ def test_ids_rise_in_the_log_whatever_happens(steps: list[tuple[str, object]]) -
             assert isinstance(value, Sent)
             model.send(value)
         elif kind == "snapshot":
-            model.note, model.noted = model.marks.encode(), len(model.log)
+            model.note, model.noted = model.marks.encode(7), len(model.log)
         else:
             assert isinstance(value, int)
             if kind == "confirm":
