@@ -10,7 +10,8 @@
 A producer that comes back claims the topic epoch that it was given. One below the topic's is fenced
 in every exclusive mode: somebody had the topic to himself since. With the topic's own it is who had
 the topic last, and keeps that epoch: were it raised, whoever does not hear the answer would be
-fenced by itself. A new one is stored before the producer is answered, by the caller, so that this
+fenced by itself. (Unless another was given it here: the claim is of a topic of that name that was
+deleted.) A new one is stored before the producer is answered, by the caller, so that this
 holds over restarts.
 
 A producer's name is unique among the connected. Of the same name as a connected one

@@ -604,6 +604,26 @@ def test_one_that_waited_again_is_fenced_by_those_who_had_the_topic_meanwhile() 
     run(scenario)
 
 
+def test_an_epoch_of_a_deleted_topic_is_not_that_of_the_one_made_anew() -> None:
+    """Its number may be: who kept it had the topic unknown to who had it before."""
+
+    async def scenario(world: World) -> None:
+        other, back = world.peer(), world.peer()  # "a" had epoch 1 of the topic that is gone
+        answer = await other.produce(producer_access_mode=2, name="b")
+        assert answer.producer_success.topic_epoch == 1
+        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=1, epoch=1)
+        assert not answer.producer_success.producer_ready
+        other.lose()
+        [ready] = await back.heard()
+        assert ready.producer_success.topic_epoch == 2
+        back.lose()
+        late = world.peer()
+        answer = await late.produce(producer_access_mode=2, name="b", topic_epoch=1, epoch=1)
+        assert answer.error.error == ServerError.PRODUCER_FENCED
+
+    run(scenario)
+
+
 def test_too_many_producers() -> None:
     async def scenario(world: World) -> None:
         peer: Peer = world.peer()
