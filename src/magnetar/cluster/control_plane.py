@@ -56,7 +56,7 @@ class ControlPlane:
             name,
             namespaces,
             PartitionedTopics(metadata, namespaces.confirm),
-            Counters(metadata),
+            Counters(metadata, now_ms),
             Schemas(metadata, values, schema_policies, now_ms),
             policies,
             GroupSettings(metadata),

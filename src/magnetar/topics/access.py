@@ -10,9 +10,9 @@
 A producer that comes back claims the topic epoch that it was given. One below the topic's is fenced
 in every exclusive mode: somebody had the topic to himself since. With the topic's own it is who had
 the topic last, and keeps that epoch: were it raised, whoever does not hear the answer would be
-fenced by itself. (Unless another was given it here: the claim is of a topic of that name that was
-deleted.) A new one is stored before the producer is answered, by the caller, so that this
-holds over restarts.
+fenced by itself. A new one is stored before the producer is answered, by the caller, so that this
+holds over restarts. Epochs begin anew with a topic that was deleted, at numbers that it did not
+have before (``cluster.stored.counters``): its claims are none of the topic's own.
 
 A producer's name is unique among the connected. Of the same name as a connected one
 

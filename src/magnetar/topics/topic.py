@@ -75,8 +75,8 @@ class Topic(SubscribableTopic):
     __slots__ = (
         "_condemned", "_cool_down_s", "_cool_until", "_failed", "_full", "_leaving", "_on_closed",
         "_on_released", "_producers_max", "bytes_in", "deduplication", "entries_in", "epoch",
-        "epoch_holder", "followers", "frames", "intake", "last_published_ms", "loaded_at_ms", "log",
-        "messages_in", "producers", "publish", "waiting",
+        "followers", "frames", "intake", "last_published_ms", "loaded_at_ms", "log", "messages_in",
+        "producers", "publish", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -102,10 +102,8 @@ class Topic(SubscribableTopic):
         self.producers: dict[str, Producer] = {}
         self.waiting: list[tuple[Producer, asyncio.Future[None]]] = []
         self.epoch: int | None = None
-        """How many exclusive producers the topic has had; None: nobody has needed it here, and it
-        was not asked for."""
-        self.epoch_holder = ""
-        """Who was given it here; empty: nobody yet."""
+        """Of the exclusive producer that it had last, 0: it has had none; None: nobody has needed
+        it here, and it was not asked for."""
         self.loaded_at_ms = 0
         """Since when the counts run."""
         self.entries_in = 0

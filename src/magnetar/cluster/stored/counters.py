@@ -7,11 +7,16 @@ processes get the same.
 | ``/admin/broker-starts`` | starts of brokers |
 | ``/admin/kafka-producer-ids`` | blocks of producer ids that brokers have taken |
 
+A topic's exclusive producers are numbered from the time of the first, milliseconds since 1970: it
+may be deleted and made anew, and who had number 1 of the one must not be taken for who has number 1
+of the other.
+
 Values are decimal. Nothing is kept in memory: each is asked for once per load of a topic, or start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from magnetar.cluster.topic_name import TopicName
@@ -32,8 +37,11 @@ RACES_MAX: Final = 100
 
 
 class Counters:
-    def __init__(self, metadata: MetadataStore) -> None:
+    """``now_ms`` is a wall clock."""
+
+    def __init__(self, metadata: MetadataStore, now_ms: Callable[[], int]) -> None:
         self._metadata = metadata
+        self._now_ms = now_ms
 
     async def count_start(self) -> int:
         """A number that no other start of a broker of this store gets."""
@@ -44,7 +52,7 @@ class Counters:
         return await self._increment(PRODUCER_IDS)
 
     async def topic_epoch(self, name: TopicName) -> int:
-        """How many exclusive producers the topic has had."""
+        """That of the topic's last exclusive producer; 0: it has had none."""
         path = _epoch_path(name)
         try:
             node = await self._metadata.get(path)
@@ -53,8 +61,8 @@ class Counters:
         return _number(path, node.value)
 
     async def raise_topic_epoch(self, name: TopicName) -> int:
-        """Count one more exclusive producer; durable when it returns."""
-        return await self._increment(_epoch_path(name))
+        """That of one more exclusive producer; durable when it returns."""
+        return await self._increment(_epoch_path(name), first=max(1, self._now_ms()))
 
     async def forget_topic(self, name: TopicName) -> None:
         """The topic was deleted."""
@@ -79,16 +87,16 @@ class Counters:
         except (NoNodeError, NotEmptyError):  # another was faster, or it has news
             return
 
-    async def _increment(self, path: str) -> int:
+    async def _increment(self, path: str, first: int = 1) -> int:
         for _ in range(RACES_MAX):
             try:
                 node = await self._metadata.get(path)
                 value = _number(path, node.value) + 1
                 await self._metadata.put(path, str(value).encode(), node.version)
             except NoNodeError:
-                if not await self._create(path, b"1"):
+                if not await self._create(path, str(first).encode()):
                     continue
-                value = 1
+                value = first
             except BadVersionError:
                 continue
             return value

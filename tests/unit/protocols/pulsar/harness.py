@@ -93,12 +93,14 @@ class World:
         self.store = MemoryLogStore(ledger_entries)
         self.metadata = MemoryMetadata()
         self.values = MemoryValues()
+        self.now_s = 1e9
+        """Of the wall clock."""
         self.broker = Broker(
             replace(BrokerConfig(port=0), **settings),
             self.store,
             self.metadata,
             self.values,
-            clock=lambda: 1e9,
+            clock=lambda: self.now_s,
             shares=shares,
             authenticator=authenticator,
         )

@@ -313,7 +313,7 @@ def test_waiting_producers_are_let_in_one_after_the_other() -> None:
         first, second, third = world.peer(), world.peer(), world.peer()
         exclusive, wait = 1, 2
         answer = await first.produce(producer_access_mode=exclusive)
-        assert answer.producer_success.topic_epoch == 1
+        epoch = answer.producer_success.topic_epoch
         for peer in (second, third):
             answer = await peer.produce(producer_access_mode=wait)
             assert not answer.producer_success.producer_ready
@@ -322,11 +322,11 @@ def test_waiting_producers_are_let_in_one_after_the_other() -> None:
         first.lose()
         [ready] = await second.heard()
         assert ready.producer_success.producer_ready
-        assert ready.producer_success.topic_epoch == 2
+        assert ready.producer_success.topic_epoch == epoch + 1
         assert await third.heard() == []
         second.lose()
         [ready] = await third.heard()
-        assert ready.producer_success.topic_epoch == 3
+        assert ready.producer_success.topic_epoch == epoch + 2
 
     run(scenario)
 
@@ -487,13 +487,14 @@ def test_a_waiting_producer_can_be_closed() -> None:
 def test_fencing_survives_a_restart_of_the_topic() -> None:
     async def scenario(world: World) -> None:
         peer, other = world.peer(), world.peer()
-        await peer.produce(producer_access_mode=1, name="a")
+        answer = await peer.produce(producer_access_mode=1, name="a")
+        given = answer.producer_success.topic_epoch
         peer.lose()
         await other.produce(producer_access_mode=3, name="b")
         other.lose()
         await world.services.topics._unload(world.topic().name)
         late = world.peer()
-        answer = await late.produce(producer_access_mode=1, name="a", topic_epoch=1, epoch=1)
+        answer = await late.produce(producer_access_mode=1, name="a", topic_epoch=given, epoch=1)
         assert answer.error.error == ServerError.PRODUCER_FENCED
 
     run(scenario)
@@ -503,15 +504,16 @@ def test_fencing_survives_a_restart_of_the_topic() -> None:
 def test_one_that_did_not_hear_that_it_is_back_is_not_fenced_by_itself(mode: int) -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()
-        await peer.produce(producer_access_mode=mode, name="a")
+        answer = await peer.produce(producer_access_mode=mode, name="a")
+        given = answer.producer_success.topic_epoch
         for epoch in (1, 2):  # the answer to the first of them is lost with its connection
             peer.lose()
             peer = world.peer()
             answer = await peer.produce(
-                producer_access_mode=mode, name="a", topic_epoch=1, epoch=epoch
+                producer_access_mode=mode, name="a", topic_epoch=given, epoch=epoch
             )
             assert answer.type == BaseCommand.PRODUCER_SUCCESS
-            assert answer.producer_success.topic_epoch == 1
+            assert answer.producer_success.topic_epoch == given
 
     run(scenario)
 
@@ -520,11 +522,13 @@ def test_one_that_did_not_hear_that_it_is_back_is_not_fenced_by_itself(mode: int
 def test_who_has_the_topic_and_comes_back_takes_its_own_place_at_once(mode: int) -> None:
     async def scenario(world: World) -> None:
         old, new = world.peer(), world.peer()
-        await old.produce(producer_access_mode=mode, name="a", user_provided_producer_name=True)
+        answer = await old.produce(
+            producer_access_mode=mode, name="a", user_provided_producer_name=True
+        )
         begun = asyncio.get_running_loop().time()
         answer = await new.produce(
             producer_access_mode=mode, name="a", user_provided_producer_name=True,
-            topic_epoch=1, epoch=1,
+            topic_epoch=answer.producer_success.topic_epoch, epoch=1,
         )  # fmt: skip
         assert answer.producer_success.producer_ready
         assert asyncio.get_running_loop().time() - begun < 1, "nobody was asked whether it lives"
@@ -539,12 +543,15 @@ def test_producers_of_one_name_wait_for_their_turns() -> None:
 
     async def scenario(world: World) -> None:
         first, second, third = (world.peer() for _ in range(3))
+        epoch = 0
         for peer in (first, second, third):
             answer = await peer.produce(producer_access_mode=2, name="a")
             assert answer.producer_success.producer_ready is (peer is first)
-        for before, peer, epoch in ((first, second, 2), (second, third, 3)):
+            epoch = epoch or answer.producer_success.topic_epoch
+        for before, peer in ((first, second), (second, third)):
             before.lose()
             [ready] = await peer.heard()
+            epoch += 1
             assert ready.producer_success.topic_epoch == epoch
             peer.publish(1)
             assert await peer.kinds() == ["SEND_RECEIPT"]
@@ -555,18 +562,23 @@ def test_producers_of_one_name_wait_for_their_turns() -> None:
 def test_one_that_fences_another_of_its_name() -> None:
     async def scenario(world: World) -> None:
         old, new = world.peer(), world.peer()
-        await old.produce(producer_access_mode=1, name="a")
+        answer = await old.produce(producer_access_mode=1, name="a")
+        given = answer.producer_success.topic_epoch
         answer = await new.produce(producer_access_mode=3, name="a")
-        assert answer.producer_success.topic_epoch == 2
+        assert answer.producer_success.topic_epoch == given + 1
         assert await old.kinds() == ["CLOSE_PRODUCER"]
         old.publish(1)
         assert await old.heard() == []
-        answer = await old.produce(producer_access_mode=1, name="a", topic_epoch=1, epoch=1)
+        answer = await old.produce(producer_access_mode=1, name="a", topic_epoch=given, epoch=1)
         assert answer.error.error == ServerError.PRODUCER_FENCED
         new.lose()
         back = world.peer()
-        answer = await back.produce(producer_access_mode=3, name="a", topic_epoch=2, epoch=1)
-        assert answer.producer_success.topic_epoch == 2, "the name was not refused with the other"
+        answer = await back.produce(
+            producer_access_mode=3, name="a", topic_epoch=given + 1, epoch=1
+        )
+        assert answer.producer_success.topic_epoch == given + 1, (
+            "the name was not refused with the other"
+        )
 
     run(scenario)
 
@@ -574,14 +586,15 @@ def test_one_that_fences_another_of_its_name() -> None:
 def test_one_of_a_name_that_wants_the_topic_for_itself_comes_second() -> None:
     async def scenario(world: World) -> None:
         old, new = world.peer(), world.peer()
-        await old.produce(producer_access_mode=1, name="a")
+        first = await old.produce(producer_access_mode=1, name="a")
         answer = await new.produce(producer_access_mode=1, name="a")
         assert answer.error.error == ServerError.PRODUCER_FENCED
         old.play_dead()
         new.tell(new.produce_command(producer_access_mode=1, name="a"))
         await asyncio.sleep(10)
         [answer] = await new.heard()
-        assert answer.producer_success.topic_epoch == 2
+        given = first.producer_success.topic_epoch
+        assert answer.producer_success.topic_epoch == given + 1
 
     run(scenario)
 
@@ -589,13 +602,14 @@ def test_one_of_a_name_that_wants_the_topic_for_itself_comes_second() -> None:
 def test_one_that_waited_again_is_fenced_by_those_who_had_the_topic_meanwhile() -> None:
     async def scenario(world: World) -> None:
         old, other, back = (world.peer() for _ in range(3))
-        await old.produce(producer_access_mode=2, name="a")
+        answer = await old.produce(producer_access_mode=2, name="a")
+        given = answer.producer_success.topic_epoch
         await other.produce(producer_access_mode=2, name="b")
         # It is back before the broker knows that its connection is lost: b's turn comes first.
-        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=1, epoch=1)
+        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=given, epoch=1)
         assert not answer.producer_success.producer_ready
         [ready] = await other.heard()
-        assert ready.producer_success.topic_epoch == 2
+        assert ready.producer_success.topic_epoch == given + 1
         other.lose()
         [refused] = await back.heard()
         assert refused.error.error == ServerError.PRODUCER_FENCED
@@ -605,21 +619,23 @@ def test_one_that_waited_again_is_fenced_by_those_who_had_the_topic_meanwhile() 
 
 
 def test_an_epoch_of_a_deleted_topic_is_not_that_of_the_one_made_anew() -> None:
-    """Its number may be: who kept it had the topic unknown to who had it before."""
+    """Who kept it would have the topic unknown to who had it before."""
 
     async def scenario(world: World) -> None:
-        other, back = world.peer(), world.peer()  # "a" had epoch 1 of the topic that is gone
-        answer = await other.produce(producer_access_mode=2, name="b")
-        assert answer.producer_success.topic_epoch == 1
-        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=1, epoch=1)
-        assert not answer.producer_success.producer_ready
-        other.lose()
-        [ready] = await back.heard()
-        assert ready.producer_success.topic_epoch == 2
-        back.lose()
-        late = world.peer()
-        answer = await late.produce(producer_access_mode=2, name="b", topic_epoch=1, epoch=1)
+        peer, back = world.peer(), world.peer()
+        answer = await peer.produce(producer_access_mode=2, name="a")
+        deleted = answer.producer_success.topic_epoch
+        await world.services.topics.delete(world.topic().name, force=True)
+        world.now_s += 1
+        answer = await peer.produce(producer_id=2, producer_access_mode=2, name="b")
+        first = answer.producer_success.topic_epoch
+        assert first > deleted + 1
+        answer = await back.produce(producer_access_mode=2, name="a", topic_epoch=deleted, epoch=1)
         assert answer.error.error == ServerError.PRODUCER_FENCED
+        answer = await back.produce(producer_access_mode=2, name="a")
+        peer.lose()
+        [ready] = await back.heard()
+        assert ready.producer_success.topic_epoch == first + 1
 
     run(scenario)
 

@@ -154,13 +154,9 @@ async def _admit_once(admission: ProducerAdmission) -> None:
 async def _begin_epoch(admission: ProducerAdmission) -> None:
     """A new one of the topic, unless the producer had it last: its client may not hear the answer,
     and would then be fenced by itself."""
-    session, topic, producer, *_ = admission
-    claimed = admission.claimed_epoch
-    # Of a topic that was deleted, and made anew since, the number may be the same.
-    had_it_last = claimed == topic.epoch and topic.epoch_holder in ("", producer.name)
-    if claimed is None or not had_it_last:
+    session, topic, *_ = admission
+    if admission.claimed_epoch is None or admission.claimed_epoch != topic.epoch:
         topic.epoch = await session.services.control.counters.raise_topic_epoch(topic.name)
-    topic.epoch_holder = producer.name
 
 
 async def _prepare(topic: Topic, producer: Producer) -> None:
