@@ -1,6 +1,6 @@
 """Whether a connection, a topic and a start cost the same when there are many, or much data.
 
-    python -m bench.growth [--counts 100 1000 10000] [--gigabytes 0.1 1 4] [--parts ...]
+    python -m bench.growth [--counts 100 1000 10000] [--gigabytes 0.1 1 4] [--rest 0] [--parts ...]
 
 A standalone of its own for each figure, journal sync on.
 
@@ -9,7 +9,7 @@ A standalone of its own for each figure, journal sync on.
   robin, five at a time to five topics, the next when all are acknowledged, so that a turn of the
   loop has as many to do with few topics as with many. CPU time is of the whole process; memory is
   resident memory above that of the same process before; a collector's pause is CPU time of the
-  thread that collected.
+  thread that collected. After a rest of 15 s memory is on huge pages (``process.huge_pages``).
 * A start is from the process's start to its ready line, after a clean end and after ``kill -9``.
 """
 
@@ -99,16 +99,16 @@ def round_robin(connection: Connection, frames: Sequence[bytes], count: int) -> 
             assert answer.type == BaseCommand.SEND_RECEIPT, answer
 
 
-def topics(count: int, messages: int) -> list[object]:
+def topics(count: int, messages: int, rest_s: float) -> list[object]:
     with work_directory() as folder:
         pauses = folder.with_name("pauses.txt")
         pauses.write_text("")
         os.environ["PAUSES"] = str(pauses)
         with standalone_on(folder, 1, *QUIET, module="bench.told_server") as server:
-            return [count, *_topics(server, count, messages, pauses)]
+            return [count, *_topics(server, count, messages, rest_s, pauses)]
 
 
-def _topics(server: Server, count: int, messages: int, pauses: Path) -> list[object]:
+def _topics(server: Server, count: int, messages: int, rest_s: float, pauses: Path) -> list[object]:
     connection = Connection("127.0.0.1", server.broker_port)
     time.sleep(REST_S)
     before, clock = resident_bytes(server.pid), CpuClock([server.pid])
@@ -119,6 +119,7 @@ def _topics(server: Server, count: int, messages: int, pauses: Path) -> list[obj
     round_robin(connection, frames, 0)  # each has a ledger, and code is warm
     written = resident_bytes(server.pid) - before
     opening = longest(pauses)
+    time.sleep(rest_s)
     pauses.write_text("")
     clock = CpuClock([server.pid])
     round_robin(connection, frames, messages)
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.1, 1.0, 4.0])
     parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--rest", type=float, default=0.0, help="seconds before messages")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     given = parser.parse_args()
     where = machine()
@@ -181,7 +183,10 @@ def main() -> None:
             "topics", "KiB each, with a producer", "and messages", "CPU ms to open",
             "CPU us a message", "longest collections ms, opening", "publishing",
         )  # fmt: skip
-        tables["topics"] = columns, [topics(count, given.messages) for count in given.counts]
+        tables["topics"] = (
+            columns,
+            [topics(count, given.messages, given.rest) for count in given.counts],
+        )
     if "start" in given.parts:
         columns = ("GB", "start s (CPU s), clean", "killed")
         tables["start"] = columns, [starts(each) for each in given.gigabytes]

@@ -1051,6 +1051,17 @@ class MetadataConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessConfig:
+    huge_pages: bool = field(
+        default=True,
+        metadata={
+            "meaning": "memory that is kept is put on pages of 2 MiB, where the kernel can (Linux "
+            "6.1) and /sys/kernel/mm/transparent_hugepage/enabled is not never: less CPU"
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     level: str = field(
         default="info",
@@ -1151,4 +1162,5 @@ class Config:
     connections: ConnectionsConfig = field(default_factory=ConnectionsConfig)
     metadata: MetadataConfig = field(default_factory=MetadataConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)
+    process: ProcessConfig = field(default_factory=ProcessConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

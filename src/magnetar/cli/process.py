@@ -1,7 +1,8 @@
 """What a server process needs before its first part is built: memory allocator, threads, loop,
 signals, logs.
 
-The settings come from measurement. The allocator keeps what is freed (``env.allocator``). A journal
+The settings come from measurement. The allocator keeps what is freed (``env.allocator``), and what
+is kept is put on huge pages (``env.huge_pages``). A journal
 thread that comes back from an fsync wants the interpreter at once, not after the default 5 ms of
 whoever runs. And what is made while starting (modules, above all) lives as long as the process: the
 garbage collector looks at none of it, neither meanwhile nor ever after. What is under way later
@@ -37,6 +38,7 @@ from magnetar.env.collecting import (
     OldGarbage,
     young_interval_s,
 )
+from magnetar.env.huge_pages import HugePages
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +64,13 @@ def serve(config: Config, role: Role) -> None:
     gc.disable()
     import uvloop
 
-    forced = ForcedEnd()
+    forced, pages = ForcedEnd(), HugePages()
+    if config.process.huge_pages:
+        pages.begin()
     try:
         uvloop.run(_until_stopped(role, forced))
     finally:
+        pages.close()
         forced.call_off()
 
 
