@@ -143,6 +143,12 @@ class BrokerWatch:
         for (_, topic, _), each in self.lingering.items():
             each.vague = each.vague or is_closed(topic)
 
+    def may_have_closed(self, process: int, name: str) -> None:
+        """A broker sent a producer of the topic away, as one does that cannot go on with it: what
+        it kept of readers that have sought may be gone."""
+        for (place, topic, _), each in self.lingering.items():
+            each.vague = each.vague or (place[0], topic) == (process, name)
+
     def number_of(self, process: SimProcess) -> int:
         """Later processes have higher numbers."""
         return self._processes.setdefault(process, len(self._processes))

@@ -229,7 +229,9 @@ class WatchedConnection:
         return producer.pending.popleft()[1]
 
     def _producer_closed(self, command: BaseCommand, _payload: memoryview) -> None:
-        self._producers.pop(command.close_producer.producer_id, None)
+        producer = self._producers.pop(command.close_producer.producer_id, None)
+        if producer is not None:
+            self._watch.may_have_closed(self._process, producer.topic.name)
 
     # -- consumers ----------------------------------------------------------------------------
 
