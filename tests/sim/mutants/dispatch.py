@@ -227,11 +227,6 @@ def _goes_on_where_the_old_one_was() -> AbstractContextManager[None]:
     return replaced((Subscription, "_change", change))
 
 
-def _read_ahead_is_due() -> AbstractContextManager[None]:
-    """What was read when the last consumer left goes to the next one, whatever its time."""
-    return replaced((Dispatcher, "_due", lambda self, entries: entries))
-
-
 # -- places -----------------------------------------------------------------------------------
 
 
@@ -286,7 +281,6 @@ DISPATCH = (
     _mutant(
         "the next active consumer goes on where the last one was", _goes_on_where_the_old_one_was
     ),
-    _mutant("what was read ahead is sent whatever its time", _read_ahead_is_due),
     _mutant("a seek goes one too far", _seeks_behind),
     _mutant("a reader starts after what it asks for", _reader_starts_late),
 )
