@@ -2,13 +2,12 @@
 signals, logs.
 
 The settings come from measurement. The allocator keeps what is freed (``env.allocator``), and what
-is kept is put on huge pages (``env.huge_pages``). A journal
-thread that comes back from an fsync wants the interpreter at once, not after the default 5 ms of
-whoever runs. And what is made while starting (modules, above all) lives as long as the process: the
-garbage collector looks at none of it, neither meanwhile nor ever after. What is under way later
-(entries, answers) is looked at only when there is much more of it than the default 700 objects:
-with a thousand open ledgers that was a quarter of a writer's time. ``env.collecting`` has the rules
-for everything else.
+is kept is put on huge pages (``env.huge_pages``). A journal thread that comes back from an fsync
+wants the interpreter at once, not after the default 5 ms of whoever runs. And what is made while
+starting (modules, above all) lives as long as the process: the garbage collector looks at none of
+it, neither meanwhile nor ever after. What is under way later (entries, answers) is looked at only
+when there is much more of it than the default 700 objects: with a thousand open ledgers that was a
+quarter of a writer's time. ``env.collecting`` has the rules for everything else.
 """
 
 from __future__ import annotations

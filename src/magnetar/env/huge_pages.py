@@ -87,14 +87,19 @@ def mappings(lines: Iterable[str]) -> Iterator[Mapping]:
         yield found
 
 
-def places(found: Mapping) -> range:
-    """Where a huge page is to be made in a mapping: addresses."""
+def whole(found: Mapping) -> range:
+    """Where a huge page fits into a mapping: addresses."""
     start = -(-found.start // HUGE_BYTES) * HUGE_BYTES
-    end = found.end // HUGE_BYTES * HUGE_BYTES
+    return range(start, found.end // HUGE_BYTES * HUGE_BYTES, HUGE_BYTES)
+
+
+def places(found: Mapping) -> range:
+    """Where one is to be made."""
+    here = whole(found)
     filled = found.resident_bytes >= FILLED * (found.end - found.start)
-    if not found.own or not filled or found.huge_bytes >= end - start:
+    if not found.own or not filled or found.huge_bytes >= len(here) * HUGE_BYTES:
         return range(0)
-    return range(start, end, HUGE_BYTES)
+    return here
 
 
 def left(found: Mapping, made: Container[int]) -> list[int]:
@@ -153,7 +158,7 @@ class HugePages:
         count, begun_s = 0, time.monotonic()
         with MAPPINGS.open(encoding="utf-8", errors="replace") as file:
             found = [each for each in mappings(file) if each.own]
-        self._made = {at for at in self._made if any(each.start <= at < each.end for each in found)}
+        self._made.intersection_update(place for each in found for place in whole(each))
         for place in [place for each in found for place in left(each, self._made)]:
             if make(place) == 0:
                 self._made.add(place)
