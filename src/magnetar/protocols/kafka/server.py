@@ -40,6 +40,8 @@ BACKLOG_CONNECTIONS: Final = 1024
 SECRET_BYTES: Final = 32
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 SWEEP_S: Final = 5.0
+SWEPT_AT_ONCE: Final = 250
+"""Connections in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,9 @@ class KafkaServer:
             await asyncio.sleep(min(SWEEP_S, idle_s, self._frame_timeout_s))
             now = loop.time()
             before, seen = seen, {}
-            for session in list(self.services.sessions):
+            for number, session in enumerate(list(self.services.sessions), 1):
+                if number % SWEPT_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 frames, since = before.get(session, (-1, now))
                 known = session.is_known
                 if known and (frames != session.frames or session.waits):

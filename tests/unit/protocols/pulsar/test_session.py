@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from magnetar.protocols.pulsar.liveness import Sweeper
+import pytest
+
+from magnetar.protocols.pulsar.liveness import Connection, Sweeper
 from magnetar.protocols.pulsar.requests import REQUESTS_MAX
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -200,6 +203,27 @@ SETTINGS = {
     "frame_timeout_ms": 20_000,
     "keep_alive_ms": 30_000,
 }
+
+
+def test_of_many_some_are_looked_at_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.protocols.pulsar.liveness.PORTION", 2)
+    looks: list[int | str] = []
+    look_at = Sweeper._look_at
+
+    def told(self: Sweeper, sessions: Sequence[Connection], now: float) -> None:
+        looks.append(len(sessions))
+        asyncio.get_running_loop().call_soon(looks.append, "others")
+        look_at(self, sessions, now)
+
+    monkeypatch.setattr(Sweeper, "_look_at", told)
+
+    async def scenario(world: World) -> None:
+        peers = [world.peer(hello=False) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        assert looks[:6] == [2, "others", 2, "others", 1, "others"]
+        assert all(peer.transport.closed for peer in peers), "no CONNECT in time"
+
+    run(scenario, handshake_timeout_ms=20, frame_timeout_ms=20_000, keep_alive_ms=30_000)
 
 
 async def pings(peer: Peer) -> int:
