@@ -37,7 +37,7 @@ from magnetar.env.collecting import (
     OldGarbage,
     young_interval_s,
 )
-from magnetar.env.huge_pages import HugePages
+from magnetar.env.huge_pages import HugePages, resident_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -181,9 +181,4 @@ class _Load:
 
 def memory() -> Memory:
     """What this process has."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            pages = int(file.read().split()[1])
-    except OSError:  # Linux has it
-        pages = 0
-    return Memory(sys.getallocatedblocks(), pages * os.sysconf("SC_PAGE_SIZE"))
+    return Memory(sys.getallocatedblocks(), resident_bytes())

@@ -106,8 +106,7 @@ def left(found: Mapping, made: Container[int]) -> list[int]:
     """Of its places those that are still to be made. ``made``: where some were, which the kernel
     may have taken apart again: memory was given back, and new memory came to the same addresses."""
     here = places(found)
-    rest = [place for place in here if place not in made]
-    return list(here) if here and not rest else rest
+    return [place for place in here if place not in made] or list(here)
 
 
 class HugePages:
@@ -206,6 +205,6 @@ def resident_bytes() -> int:
     """Of this process; 0 where that is not known."""
     try:
         pages = int(SIZES.read_text(encoding="utf-8").split()[1])
-    except OSError:
+    except OSError:  # Linux has it
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
