@@ -13,7 +13,7 @@ every broker that is asked for one of its topics, and failed over, as with each 
 
 Counted are nodes of the owners and registrations, watches, requests of each kind, and seconds of
 simulated time. The store answers after 0.3 to 4 ms and bears any number of requests: whether a real
-one bears them is for the reader to compare (docs/performance.md).
+one bears them is for the reader to compare (docs/performance/brokers.md).
 """
 
 from __future__ import annotations

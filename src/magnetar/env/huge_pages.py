@@ -3,7 +3,7 @@
 What a message touches of a server lies on dozens of pages, and what ten thousand topics have on
 fifty thousand: more than a core remembers the addresses of, and on a virtual machine each that it
 does not costs two walks through tables. On pages of 2 MiB it remembers most of them: a tenth of the
-CPU of messages to ten thousand topics, more beside other work (docs/performance.md).
+CPU of messages to ten thousand topics, more beside other work (docs/performance/growth.md).
 
 Rules:
 
