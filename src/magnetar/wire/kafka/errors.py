@@ -156,13 +156,51 @@ def error_code(error: errors.MagnetarError) -> ErrorCode:
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
 
 
+FETCH_CODES: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""What consumers in Java know of a partition in a fetch, of those that are told here. At any other
+they end with an ``IllegalStateException`` (their ``FetchCollector`` and ``ShareFetchCollector``)."""
+PASSING: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
+"""Of others: what is another way soon, be it that a share group's members have to join again."""
+
+
 def fetch_error_code(error: errors.MagnetarError) -> ErrorCode:
-    """As ``error_code``, of a partition in a fetch. Consumers in Java end with an
-    ``IllegalStateException`` at a code that they do not know there, and this is one: they are told
-    what has them ask for the leader, and go on."""
+    """As ``error_code``, of a partition in a fetch."""
     if isinstance(error, errors.MetadataFormatError):
         # As of a ledger whose metadata is gone: consumers tell their applications, which can seek.
         # At an unknown error they try again at once, and for ever.
         return ErrorCode.CORRUPT_MESSAGE
-    code = error_code(error)
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.LEADER_NOT_AVAILABLE else code
+    return known_to_fetch(error_code(error))
+
+
+def known_to_fetch(code: ErrorCode) -> ErrorCode:
+    """One of ``FETCH_CODES``: of what passes consumers are told what has them ask for the leader,
+    and go on; of anything else that there is an error, of which they write a line each time."""
+    if code in FETCH_CODES:
+        return code
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in PASSING else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -361,7 +361,8 @@ def test_who_never_joined_gets_nothing() -> None:
         stranger = Member(world.peer(), "s", "nobody's")
         stranger.topic_id = a.topic_id
         said = await stranger.fetch(wait_ms_max=0)
-        assert said.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert said.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # which its client knows
+        assert said.error_message == "there is no share group nobody's"
 
     run(scenario)
 

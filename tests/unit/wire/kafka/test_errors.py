@@ -12,8 +12,10 @@ from magnetar.model.errors import (
     NoEntryError,
     NoSpaceError,
     NoSuchLedgerError,
+    NotAllowedError,
+    NotEnoughReplicasError,
 )
-from magnetar.wire.kafka.errors import ErrorCode, error_code
+from magnetar.wire.kafka.errors import CODES, FETCH_CODES, ErrorCode, error_code, fetch_error_code
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,11 @@ def test_what_is_lost_is_told_to_the_application(error: MagnetarError) -> None:
 )
 def test_what_passes_is_tried_again(error: MagnetarError) -> None:
     assert error_code(error) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_consumers_in_java_know_all_that_a_fetch_tells() -> None:
+    """At any other code of a partition ``poll`` ends with an ``IllegalStateException``."""
+    told = {kind: fetch_error_code(kind("why")) for kind in CODES}
+    assert set(told.values()) <= FETCH_CODES
+    assert told[NotEnoughReplicasError] is ErrorCode.NOT_LEADER_OR_FOLLOWER  # it passes
+    assert told[NotAllowedError] is ErrorCode.UNKNOWN_SERVER_ERROR  # of which it writes a line

@@ -46,7 +46,7 @@ from magnetar.protocols.kafka.shares.share_sessions import (
     ShareSession,
 )
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
+from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code, known_to_fetch
 from magnetar.wire.kafka.share_fetch_messages import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
@@ -330,7 +330,9 @@ def _code(error: MagnetarError) -> ErrorCode:
 
 
 def _fetch_code(error: MagnetarError) -> ErrorCode:
-    return error.code if isinstance(error, StateRefusedError) else fetch_error_code(error)
+    if isinstance(error, StateRefusedError):
+        return known_to_fetch(error.code)
+    return fetch_error_code(error)
 
 
 def _key(group_id: str | None, member_id: str | None) -> tuple[SessionKey, str]:
