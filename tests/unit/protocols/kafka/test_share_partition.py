@@ -193,12 +193,34 @@ def test_what_cannot_be_acknowledged_changes_nothing(
     assert (machine.image(), machine.version) == before
 
 
-def test_what_is_done_with_may_be_acknowledged_again() -> None:
+def test_what_is_done_with_may_be_acknowledged_with_the_rest() -> None:
     machine = made()
     fetch(machine, A, batches((0, 4)))
     machine.acknowledge(A, said(0, 2, ACCEPT))
     assert machine.acknowledge(A, said(0, 4, *[RELEASE] * 3, ACCEPT, ACCEPT)) is ErrorCode.NONE
     assert machine.start == 5
+
+
+def test_what_another_has_settled_is_refused() -> None:
+    """Its lock was over, or another broker leads by now: the first one is not told that its word
+    counts, also when all before is done with."""
+    machine = made()
+    log = batches((0, 4))
+    fetch(machine, A, log)
+    machine.expire(LIMITS.lock_ms)
+    fetch(machine, B, log)
+    assert machine.acknowledge(B, said(0, 4, ACCEPT)) is ErrorCode.NONE
+    assert machine.start == 5
+    assert machine.acknowledge(A, said(0, 4, REJECT)) is ErrorCode.INVALID_RECORD_STATE
+
+
+def test_what_the_log_has_lost_is_passed_over() -> None:
+    machine = made()
+    fetch(machine, A, batches((0, 4), (5, 9)))
+    machine.move_start(5)
+    both = [*said(0, 4, ACCEPT), *said(5, 9, ACCEPT)]
+    assert machine.acknowledge(A, both) is ErrorCode.NONE
+    assert machine.start == 10
 
 
 def test_the_log_begins_later() -> None:

@@ -132,6 +132,7 @@ class SharePartition:
         self.end = start
         self.limits = limits
         self.version = 0
+        self._log_start = 0
         self._runs: list[InFlight] = []
 
     @classmethod
@@ -251,7 +252,9 @@ class SharePartition:
     # -- what has become of them --------------------------------------------------------------
 
     def acknowledge(self, member: str, said: Sequence[Acknowledgement]) -> ErrorCode:
-        """All of it counts, or nothing. What is done with already is passed over."""
+        """All of it counts, or nothing. What the log does not have any more is passed over, and so
+        is the done with begin of what the member still holds the rest of. A batch that is done with
+        as a whole is refused: another may have said so, and something else."""
         previous = -1
         for each in sorted(said, key=lambda one: one.first):
             error = self._check(member, each)
@@ -275,10 +278,10 @@ class SharePartition:
             return ErrorCode.INVALID_REQUEST
         if any(kind not in EVENTS for kind in types):
             return ErrorCode.INVALID_REQUEST
-        first = max(first, self.start)
-        if first > last:
+        if last < self._log_start:
             return ErrorCode.NONE
-        if last >= self.end:
+        first = max(first, self.start)
+        if first > last or last >= self.end:
             return ErrorCode.INVALID_RECORD_STATE
         mine = (RecordState.ACQUIRED, member)
         if any((run.state, run.member) != mine for run in self._overlapping(first, last)):
@@ -321,6 +324,7 @@ class SharePartition:
 
     def move_start(self, log_start: int) -> None:
         """The log has nothing before that offset any more."""
+        self._log_start = max(self._log_start, log_start)
         if log_start <= self.start:
             return
         self.version += 1
