@@ -158,6 +158,7 @@ async def start_broker(
         authenticator,
         open_doors(config, own, membership.shares and not membership.read_only),
     )
+    broker.control.partitioned.new_id = outside.new_uuid
     tls = None if process.tls is None else (process.tls, config.tls)
     broker.secure(tls, own, membership.http_url_tls)
     end_within(stack, partial(_logs_end_s, process), "broker", broker.close)

@@ -51,6 +51,8 @@ class PartitionedTopics:
         self, metadata: MetadataStore, confirm: Callable[[str], Awaitable[None]] | None = None
     ) -> None:
         """``confirm``: raises ``TopicNotFoundError`` if the namespace is gone, or goes."""
+        self.new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+        """Of a topic, unlike any other."""
         self._metadata = metadata
         self._confirm = confirm
         self._counts = WatchedNodes(metadata, _topic_or_none)
@@ -98,7 +100,7 @@ class PartitionedTopics:
         if name.partition >= 0:
             raise NotAllowedError(f"{name} is named like a partition; it cannot have partitions")
         try:
-            await self._metadata.create(_path(name), _value(partitions, uuid.uuid4()))
+            await self._metadata.create(_path(name), _value(partitions, uuid.UUID(self.new_id())))
         except NodeExistsError:
             return False
         finally:
