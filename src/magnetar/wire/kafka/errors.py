@@ -173,7 +173,7 @@ FETCH_CODES: Final = frozenset(
     }
 )
 """What consumers in Java know of a partition in a fetch, of those that are told here. At any other
-they end with an ``IllegalStateException`` (their ``FetchCollector`` and ``ShareFetchCollector``)."""
+they end with an ``IllegalStateException`` (``FetchCollector`` and ``ShareFetchCollector``)."""
 PASSING: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,

@@ -331,6 +331,21 @@ def test_a_partition_goes_over_when_it_was_given_up() -> None:
     assert group.phase == "Stable"
 
 
+def test_who_never_began_with_a_partition_need_not_give_it_up() -> None:
+    """It was told of four, has begun with two, and says so again as it has lost an answer: just
+    then it is to give up the others. It has nothing to do, and nothing more to say of them."""
+    group = group_of()
+    first, second = joined(group, "a"), joined(group, "b")
+    (kept,) = (view.target for view in group.described() if view.member_id == "a")
+    whole = first.says()._replace(rebalance_ms=REBALANCE_MS, names=("t",), pattern="", owned=kept)
+    answer = group.heartbeat(whole, 0)
+    assert answer.assigned == kept
+    assert beaten(group, second).using == NOWHERE, "it may have begun with them since"
+    plain = ConsumerHeartbeat("a", "new", answer.epoch)
+    assert group.heartbeat(plain, 0).epoch == 2
+    assert len(beaten(group, second).using) == 2
+
+
 def test_who_does_not_give_up_in_time_is_out() -> None:
     group = group_of()
     first, second = joined(group, "a"), joined(group, "b")

@@ -126,12 +126,14 @@ class HeartbeatAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class LiveMember:
-    """``revoked_until_ms``: when it must have given up what it is to; None: nothing."""
+    """``revoked_until_ms``: when it must have given up what it is to; None: nothing. ``named``:
+    what it said last that it has, if it was told of nothing else since; None: not known."""
 
     member_id: str
     record: ConsumerMemberRecord
     alive_until_ms: int
     revoked_until_ms: int | None = None
+    named: IdPartitions | None = None
 
 
 class MemberView(NamedTuple):
@@ -212,10 +214,13 @@ class ConsumerGroup:
         self._set(found, member)
         self._make_target(now_ms)
         target = self._target.get(found.member_id, NOWHERE)
+        owned = found.named if said.owned is None else said.owned
         self._set(
-            found,
-            reconciled(member, target, self.assignment_epoch, self._is_free(found), said.owned),
+            found, reconciled(member, target, self.assignment_epoch, self._is_free(found), owned)
         )
+        # Told of more than it named, it may have begun with that before it says so.
+        knows_more = owned is None or not found.record.assigned <= owned
+        found.named = None if knows_more else owned
         self._heard(found, before, now_ms)
         changed = found.record.assigned != before.assigned
         assigned = found.record.assigned if said.says_all or changed else None

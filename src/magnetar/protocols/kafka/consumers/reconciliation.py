@@ -16,8 +16,9 @@ does not give it; one that has given up something while a newer target asks for 
 on, which begins the time that it has for that anew.
 
 Source: Kafka's consumer groups (KIP-848), which differ in one thing: a member that does not name a
-partition which it is to give up is not told of the revocation there, and is here; it says in its
-next heartbeat what it has, and until then the partition stays its own.
+partition which it is to give up is not told of the revocation there, and is here. It may have begun
+with it since it sent that; so the partition stays its own until its next heartbeat, which names it,
+or says nothing, where nothing has changed.
 
 Pure.
 """
@@ -38,7 +39,7 @@ def reconciled(
     owned: IdPartitions | None,
 ) -> ConsumerMemberRecord:
     """The member after a step towards ``target``. ``is_free``: no other member holds the partition;
-    ``owned``: what the member says that it has, None if it says nothing."""
+    ``owned``: what the member says that it has, or has said and stands by; None: not known."""
     if member.state is MemberState.UNREVOKED:
         if owned is None or owned & member.revoking:
             return member
