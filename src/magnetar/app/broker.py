@@ -449,20 +449,28 @@ class Broker:
         self.pulsar.stop_listening()
         if self.kafka is not None:
             self.kafka.stop_listening()
-        await self._intake_scope.close()  # before topics: nothing begins any more
-        await self._compaction_scope.close()
-        if self.followed is not None:
-            await self.followed.close()
-        await self.topics.close()
+        try:
+            await self._intake_scope.close()  # before topics: nothing begins any more
+            await self._compaction_scope.close()
+            if self.followed is not None:
+                await self.followed.close()
+            await self.topics.close()
+            self._end_tasks()
+            await self._scope.close()
+        finally:
+            # Also if that is given up: what ran on would use logs, which are closed next.
+            self._end_tasks()
+            if self._links is not None:
+                self._links.close()
+            self.pulsar.close()
+            if self.kafka is not None:
+                self.kafka.close()
+            self.control.close()
+
+    def _end_tasks(self) -> None:
         if self.replication is not None:
             self.replication.node.close()
-        await self._scope.close()
-        if self._links is not None:
-            self._links.close()
-        self.pulsar.close()
-        if self.kafka is not None:
-            self.kafka.close()
-        self.control.close()
+        self._scope.cancel()
 
     def _task_failed(self, task: str, error: BaseException) -> None:
         self.pulsar.services.closing = True

@@ -142,8 +142,8 @@ class TaskScope:
 
     def guard(self, call: Callable[[], None], name: str) -> None:
         """Call it: a failure of it is that of a task of this scope, and nothing is called once the
-        scope is closed."""
-        if self._tasks.closed:
+        scope is closed, or the one around it."""
+        if self.closed:
             return
         try:
             call()
@@ -197,13 +197,19 @@ class TaskScope:
     def __len__(self) -> int:
         return len(self._tasks.running)
 
-    async def close(self) -> None:
-        """Cancel what still runs and wait until all of it has ended. Idempotent."""
+    def cancel(self) -> None:
+        """As ``close``, for who cannot wait: nothing begins any more; what runs is cancelled."""
         self._tasks.closed = True
         current = asyncio.current_task()
+        for task in list(self._tasks.running):
+            if task is not current:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait until all of it has ended. Idempotent."""
+        self.cancel()
+        current = asyncio.current_task()
         pending = [task for task in self._tasks.running if task is not current]
-        for task in pending:
-            task.cancel()
         for task in pending:
             await asyncio.wait([task])
         if not self._tasks.running:

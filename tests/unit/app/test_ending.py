@@ -52,6 +52,35 @@ def test_a_broker_whose_session_is_over_hands_nothing_over() -> None:
     run_virtual(main())
 
 
+def test_what_a_broker_does_ends_also_when_its_end_is_given_up() -> None:
+    """A replica learnt of another leader when the logs were closed already, which looked like a
+    defect."""
+
+    async def main() -> None:
+        world = await World(shares=True).start()
+        ended: list[str] = []
+
+        async def watches() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("watches")
+
+        async def hangs() -> None:
+            await asyncio.Event().wait()
+
+        world.broker._scope.spawn(watches(), "watches")
+        close, world.broker.topics.close = world.broker.topics.close, hangs  # type: ignore[method-assign]
+        async with AsyncExitStack() as stack:
+            end_within(stack, LOST_END_S, "broker", world.broker.close)
+        await asyncio.sleep(0)
+        assert ended == ["watches"]
+        world.broker.topics.close = close  # type: ignore[method-assign]
+        await world.broker.close()
+
+    run_virtual(main())
+
+
 def test_a_part_is_given_up_after_the_time_that_is_right_then() -> None:
     async def main() -> None:
         loop, fate = asyncio.get_running_loop(), Fate(asyncio.Event())

@@ -194,6 +194,21 @@ def test_a_result_that_is_an_error_leaves_nothing_to_the_collector() -> None:
     asyncio.run(scenario())
 
 
+def test_nothing_is_called_once_the_scope_around_is_closed() -> None:
+    async def scenario() -> None:
+        outer = TaskScope("outer", fails(lambda _task, _error: None))
+        called: list[str] = []
+        callback = outer.inner("inner", fails(lambda _task, _error: None)).guarded(
+            lambda: called.append("it is called"), "look"
+        )
+        callback()
+        outer.cancel()
+        callback()
+        assert called == ["it is called"]
+
+    asyncio.run(scenario())
+
+
 def test_a_closed_scope_keeps_nobody() -> None:
     class Owner:
         def __init__(self) -> None:
