@@ -9,6 +9,7 @@ import pytest
 from magnetar.metrics import Metrics
 from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.kafka import KAFKA
+from tests.sim.mutants.kafka_groups import KAFKA_GROUPS
 from tests.sim.mutants.mutant import Mutant, search
 
 SEEDS = range(10)
@@ -22,6 +23,9 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
         happened.update(outcome.happened)
     for what in (
+        "acknowledgements of share groups that come too late",
+        "assignments by coordinators",
+        "assignments in share groups",
         "assignments of group members",
         "batches that are sent again",
         "brokers that crashed",
@@ -29,7 +33,10 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
         "epochs that producers took themselves",
         "fenced producers",
         "offsets that were committed",
+        "members that were put out",
         "producers that others replaced",
+        "records that share groups have settled",
+        "records that share groups were given again",
         "static members that were replaced",
         "transactions that timed out",
         "transactions that were aborted",
@@ -45,7 +52,7 @@ def test_a_seed_runs_the_same_again() -> None:
     assert first.digest == again.digest
 
 
-@pytest.mark.parametrize("mutant", KAFKA, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", [*KAFKA, *KAFKA_GROUPS], ids=lambda each: each.name)
 def test_a_bug_can_be_planted(mutant: Mutant) -> None:
     for _ in range(2):  # the second time: the first gave everything back
         with mutant.plant():

@@ -1,4 +1,4 @@
-"""A consumer in a classic group: has partitions by its membership, reads them from what is
+"""A consumer in a group, classic or not: has partitions by its membership, reads them from what is
 committed, does the records, and commits what it has done; comes and leaves.
 """
 
@@ -24,14 +24,11 @@ from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
 from magnetar_sim.kafka.membership import (
     AGAIN,
-    GroupMembership,
-    MemberPlan,
+    Membership,
     NoMemberError,
     ReplacedError,
-    StaticInstance,
 )
 
-COMMIT_VERSION: Final = 8
 REMOVED_SHARE: Final = 0.3
 """Of static members that leave: an operator removes them; the others go without a word."""
 
@@ -40,7 +37,6 @@ REMOVED_SHARE: Final = 0.3
 class ConsumerPlan:
     """``commits``, ``leaves``: how likely after a fetch; ``think_s``: for what a fetch gave."""
 
-    member: MemberPlan
     reader: ReaderPlan
     commits: float
     leaves: float
@@ -56,9 +52,9 @@ class GroupConsumer:
         client: KafkaClient,
         history: KafkaHistory,
         group: GroupHistory,
+        member: Membership,
         name: str,
         plan: ConsumerPlan,
-        instance: StaticInstance | None = None,
         alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self.client = client
@@ -69,7 +65,7 @@ class GroupConsumer:
         self._group = group
         self._plan = plan
         self._alone = alone
-        self.member = GroupMembership(client, history, group, name, plan.member, instance)
+        self.member = member
         self._given: list[tuple[Place, int]] = []
         self._done: dict[Place, int] = {}
         """Where its partitions are read on, when all that it was given is done."""
@@ -153,12 +149,12 @@ class GroupConsumer:
             topics.setdefault(name, CommitTopic(name, [])).partitions.append(part)
             self._group.offer((name, index), offset)
         request = OffsetCommitRequest(
-            self._plan.member.group, member.generation, member.member_id, member.instance_id,
+            self._group.name, member.generation, member.member_id, member.instance_id,
             topics=[*topics.values()],
         )  # fmt: skip
         try:
             answer = await self.client.ask_coordinator(
-                GROUP, self._plan.member.group, ApiKey.OFFSET_COMMIT, COMMIT_VERSION, request,
+                GROUP, self._group.name, ApiKey.OFFSET_COMMIT, member.commit_version, request,
                 REQUEST_S,
             )  # fmt: skip
         except LinkError as error:
@@ -172,7 +168,7 @@ class GroupConsumer:
         codes = {part.error_code for topic in answer.topics for part in topic.partitions}
         for code in sorted(codes - {ErrorCode.NONE}):
             if code in AGAIN:
-                self.client.coordinator_moved(GROUP, self._plan.member.group)
+                self.client.coordinator_moved(GROUP, self._group.name)
                 return
             try:
                 await member.told(code, "commits")

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from magnetar.wire.kafka.apis import ApiKey
@@ -81,6 +83,7 @@ class KafkaClient:
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[Place, Leader] = {}
         self._epochs: dict[Place, int] = {}
+        self._topic_ids: dict[str, uuid.UUID] = {}
         self._links: dict[tuple[Address, str], KafkaLink] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._next = rng.randrange(len(self._bootstrap))
@@ -141,8 +144,20 @@ class KafkaClient:
         answer = await link.ask(ApiKey.METADATA, METADATA_VERSION, request, REQUEST_S)
         self._nodes = {each.node_id: (each.host, each.port) for each in answer.brokers}
         for topic in answer.topics:
+            if topic.error_code == ErrorCode.NONE:
+                self._topic_ids[topic.name] = topic.topic_id
             for part in topic.partitions:
                 self._learn((topic.name, part.index), Leader(part.leader_id, part.leader_epoch))
+
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
+        """By name; as often as it takes."""
+        wanted = list(topics)
+        while not all(name in self._topic_ids for name in wanted):
+            with suppress(LinkError):
+                await self.refresh(wanted)
+            if not all(name in self._topic_ids for name in wanted):
+                await self.pause()
+        return {name: self._topic_ids[name] for name in wanted}
 
     def _learn(self, place: Place, said: Leader) -> None:
         if said.epoch < self._epochs.get(place, -1):
@@ -188,6 +203,10 @@ class KafkaClient:
         except LinkError:
             self.coordinator_moved(kind, key)
             raise
+
+    def coordinator(self, kind: int, key: str) -> Address | None:
+        """As far as is known."""
+        return self._coordinators.get((kind, key))
 
     async def _find(self, kind: int, key: str) -> Address:
         link = await self.any_broker()

@@ -24,7 +24,7 @@ from magnetar.wire.kafka.fetch_messages import (
     ListOffsetsTopic,
 )
 from magnetar.wire.kafka.markers import read_marker
-from magnetar.wire.kafka.records import read_batch, timestamp_of
+from magnetar.wire.kafka.records import KafkaRecord, read_batch, timestamp_of
 from magnetar_sim.kafka.kafka_client import FETCH, REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import ABORT, COMMIT, KafkaHistory, Shown, Written
 from magnetar_sim.kafka.kafka_link import KafkaLink, LinkError
@@ -196,11 +196,7 @@ class PartitionReader:
                 commits, _ = read_marker(batch)
                 value = COMMIT if commits else ABORT
                 gone.marker(header, commits)
-            attributes = header.attributes & (TRANSACTIONAL | CONTROL)
-            shown = Shown(
-                value, header.producer_id, header.producer_epoch, attributes,
-                timestamp_of(header, record),
-            )  # fmt: skip
+            shown = shown_of(header, record, value)
             at.offsets.append(offset)
             written = self._history.show(place, offset, shown, self.name)
             if written is not None and not dropped:
@@ -231,6 +227,13 @@ class PartitionReader:
                 self._history.broken(f"{self.name} lists {place}: {said.error_code}")
             self.client.moved(place)
             await self.client.pause()
+
+
+def shown_of(header: BatchHeader, record: KafkaRecord, value: bytes) -> Shown:
+    """``value``: the record's, or what stands for a marker."""
+    attributes = header.attributes & (TRANSACTIONAL | CONTROL)
+    time_ms = timestamp_of(header, record)
+    return Shown(value, header.producer_id, header.producer_epoch, attributes, time_ms)
 
 
 class _AbortedNow:

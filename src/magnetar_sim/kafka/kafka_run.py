@@ -34,11 +34,13 @@ from magnetar_sim.cluster.faults import Faults
 from magnetar_sim.kafka.group_consumer import ConsumerPlan, GroupConsumer
 from magnetar_sim.kafka.group_history import GroupHistory, check_once
 from magnetar_sim.kafka.kafka_client import KAFKA_PORT, REQUEST_S, KafkaClient, KafkaHost, Place
+from magnetar_sim.kafka.kafka_groups import KafkaGroups
 from magnetar_sim.kafka.kafka_history import KafkaHistory
 from magnetar_sim.kafka.kafka_producers import KafkaProducer, ProducerPlan
 from magnetar_sim.kafka.kafka_reader import LATEST, KafkaReader, ReaderPlan
-from magnetar_sim.kafka.membership import MemberPlan, StaticInstance
+from magnetar_sim.kafka.membership import GroupMembership, MemberPlan, StaticInstance
 from magnetar_sim.kafka.pipe import PipePlan, Sources, pipe_incarnation
+from magnetar_sim.kafka.share_consumer import ShareConsumer
 from magnetar_sim.kafka.transactional import (
     IdHistory,
     Incarnation,
@@ -102,6 +104,11 @@ class KafkaRun(RunWithBrokers):
             f"t{number + 1}": rng.choice((1, 2, 3)) for number in range(rng.choice((1, 2)))
         }
         self.topics[OUTPUT] = max(self.topics.values())
+        self.more = KafkaGroups(
+            seed, self.topics, self.history, self.cluster.broken, self.cluster.count
+        )
+        for broker in self.brokers:
+            broker.kafka = self.more.config(broker.kafka)
         self.hosts: list[KafkaHost] = []
         self.producers: list[KafkaProducer] = []
         self.readers: list[KafkaReader] = []
@@ -200,6 +207,7 @@ class KafkaRun(RunWithBrokers):
                     break
                 self.trace.note("setup", f"{name}: {said}")
                 await client.pause()
+        await self.more.configure(client)
 
     @property
     def places(self) -> list[Place]:
@@ -255,9 +263,21 @@ class KafkaRun(RunWithBrokers):
             self._consume(hosts, f"g{number + 1}")
         if rng.random() < PIPES_SHARE:
             self._pipe(hosts)
+        self._populate_more(hosts)
         if rng.random() < 0.3:
             at_s = self.loop.time() + rng.uniform(1.0, HEAL_S)
             self.loop.call_at(at_s, rng.choice(hosts).kill, rng.random() < 0.5)
+
+    def _populate_more(self, hosts: Sequence[KafkaHost]) -> None:
+        def new_client(name: str) -> KafkaClient:
+            return self._client(self.more.random.choice(hosts), name)
+
+        for name in self.more.assigned:
+            made = self.more.consume(name, new_client, self._reader_plan)
+            self.groups[name] = made.history, made.places, made.committed
+            self.consumers += made.consumers
+        for share in self.more.shares:
+            self.more.share(share, new_client)
 
     def _produce(self, host: KafkaHost, name: str) -> None:
         rng = self.random
@@ -333,26 +353,30 @@ class KafkaRun(RunWithBrokers):
         for number in range(rng.choice((1, 2, 3))):
             who = f"{name}.{number + 1}"
             plan = ConsumerPlan(
-                member,
                 self._reader_plan(committed),
                 commits=rng.choice((0.1, 0.5, 1.0)),
                 leaves=rng.choice((0.0, 0.0, 0.03)),
                 think_s=rng.choice((0.0, 0.02, 0.2)),
             )
             if static:
-                self._consume_static(hosts, group, who, plan)
+                self._consume_static(hosts, group, who, plan, member)
             else:
-                self._start_consumer(self._new_client(hosts, who), group, plan, None)
+                self._start_consumer(self._new_client(hosts, who), group, plan, member, None)
 
     def _consume_static(
-        self, hosts: Sequence[KafkaHost], group: GroupHistory, name: str, plan: ConsumerPlan
+        self,
+        hosts: Sequence[KafkaHost],
+        group: GroupHistory,
+        name: str,
+        plan: ConsumerPlan,
+        member: MemberPlan,
     ) -> None:
         """Others take its place, also while it goes on."""
         rng, instance = self._static, StaticInstance(name)
         plan = replace(plan, leaves=rng.choice((0.0, 0.03)))
 
         def start(who: str) -> None:
-            self._start_consumer(self._new_client(hosts, who), group, plan, instance)
+            self._start_consumer(self._new_client(hosts, who), group, plan, member, instance)
 
         start(name)
         for number in range(rng.choice((0, 1, 3))):
@@ -364,13 +388,15 @@ class KafkaRun(RunWithBrokers):
         client: KafkaClient,
         group: GroupHistory,
         plan: ConsumerPlan,
+        member_plan: MemberPlan,
         instance: StaticInstance | None,
     ) -> None:
         def alone() -> bool:
             others = [each for each in self.living_consumers if each is not made]
             return all(each.member.instance is not instance for each in others)
 
-        made = GroupConsumer(client, self.history, group, client.name, plan, instance, alone)
+        member = GroupMembership(client, self.history, group, client.name, member_plan, instance)
+        made = GroupConsumer(client, self.history, group, member, client.name, plan, alone)
         self.consumers.append(made)
         client.host.process.spawn(made.run(), made.name)
 
@@ -453,9 +479,10 @@ class KafkaRun(RunWithBrokers):
         committed = await self._audit("audit of committed", committed=True)
         whole = await self._audit("audit of all", committed=False)
         await self._until(lambda: self._undone(committed, whole) is None)
-        for consumer in self.consumers:
+        ending: list[GroupConsumer | ShareConsumer] = [*self.consumers, *self.more.sharers]
+        for consumer in ending:
             consumer.over = True
-        await self._until(lambda: all(each.settled for each in self.consumers))
+        await self._until(lambda: all(each.settled for each in ending))
         shown = {place: [each for each, _ in committed.got[place]] for place in self.places}
         for place in self.places:
             self.history.ended(place, whole.reader.places[place].offsets, shown[place])
@@ -488,7 +515,7 @@ class KafkaRun(RunWithBrokers):
                 missing = group.undone(place, [offset for _, offset in got[place]])
                 if missing is not None:
                     return f"{name} is not given {missing} of {place}"
-        return None
+        return self.more.undone(committed.got, whole.got)
 
     @property
     def living_consumers(self) -> list[GroupConsumer]:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
@@ -28,8 +28,7 @@ from magnetar.wire.kafka.group_messages import (
     MemberAssignment,
     SyncGroupRequest,
 )
-from magnetar.wire.kafka.offset_messages import OffsetFetchRequest
-from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from magnetar_sim.kafka.committed_offsets import fetch_committed
 from magnetar_sim.kafka.group_history import GroupHistory
 from magnetar_sim.kafka.kafka_client import GROUP, REQUEST_S, KafkaClient, Place
 from magnetar_sim.kafka.kafka_history import KafkaHistory
@@ -39,7 +38,7 @@ JOIN_VERSION: Final = 9
 SYNC_VERSION: Final = 5
 HEARTBEAT_VERSION: Final = 4
 LEAVE_VERSION: Final = 5
-FETCH_VERSION: Final = 7
+COMMIT_VERSION: Final = 8
 PROTOCOL: Final = "sim"
 CONSUMER: Final = "consumer"
 MEMBER_GONE: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
@@ -102,6 +101,53 @@ class MemberPlan:
     rebalance_ms: int
 
 
+class Membership(Protocol):
+    """What a consumer has of its place in a group, of whichever kind. ``generation`` -1: it is no
+    member; ``must_join``: it is to ``join`` (again), and until then may commit what it has."""
+
+    instance: StaticInstance | None
+    commit_version: int
+    member_id: str
+    generation: int
+    places: Sequence[Place]
+    must_join: bool
+
+    @property
+    def instance_id(self) -> str | None: ...
+
+    def reset(self) -> None: ...
+
+    def check_replaced(self) -> None: ...
+
+    async def told(self, code: int, what: str) -> None: ...
+
+    async def join(self) -> None: ...
+
+    async def beat(self) -> None: ...
+
+    async def leave(self) -> None: ...
+
+    async def be_removed(self) -> None: ...
+
+    async def committed(self, places: Sequence[Place], stable: bool) -> dict[Place, int]: ...
+
+
+async def ask_once(
+    client: KafkaClient,
+    name: str,
+    group: str,
+    call: tuple[ApiKey, int, Any],
+    within_s: float = REQUEST_S,
+) -> Any:
+    """What the group's coordinator answers. Raises ``NoMemberError``: it has no answer."""
+    try:
+        return await client.ask_coordinator(GROUP, group, *call, within_s)
+    except LinkError as error:
+        client.note(f"{name} {call[0].name}: {error}")
+        await client.pause()
+        raise NoMemberError from None
+
+
 class GroupMembership:
     """``name``: for people. ``generation`` -1: it is no member. ``instance``: of a static one."""
 
@@ -119,6 +165,7 @@ class GroupMembership:
         self.plan = plan
         self.group = group
         self.instance = instance
+        self.commit_version = COMMIT_VERSION
         self.replaced = False
         self._number = 0
         self.member_id = ""
@@ -141,15 +188,9 @@ class GroupMembership:
         self.places = ()
 
     async def _once(self, api: ApiKey, version: int, request: Any, within_s: float) -> Any:
-        """Raises ``NoMemberError``: it has no answer."""
-        try:
-            return await self.client.ask_coordinator(
-                GROUP, self.plan.group, api, version, request, within_s
-            )
-        except LinkError as error:
-            self.client.note(f"{self.name} {api.name}: {error}")
-            await self.client.pause()
-            raise NoMemberError from None
+        """Raises ``NoMemberError``."""
+        call = api, version, request
+        return await ask_once(self.client, self.name, self.plan.group, call, within_s)
 
     def check_replaced(self) -> None:
         """Raises ``ReplacedError``."""
@@ -284,35 +325,5 @@ class GroupMembership:
     # -- what is committed --------------------------------------------------------------------
 
     async def committed(self, places: Sequence[Place], stable: bool) -> dict[Place, int]:
-        """Where to begin; as often as it takes. ``stable``: what an open transaction is to commit
-        is waited for."""
-        group = self.plan.group
-        while True:
-            least = {place: self.group.least(place) for place in places}
-            topics: dict[str, TopicPartitions] = {}
-            for name, index in places:
-                topics.setdefault(name, TopicPartitions(name, [])).partitions.append(index)
-            request = OffsetFetchRequest(group, [*topics.values()], require_stable=stable)
-            answer = await self.client.settled(
-                GROUP,
-                group,
-                (ApiKey.OFFSET_FETCH, FETCH_VERSION, request),
-                lambda said: int(said.error_code),
-            )
-            if answer.error_code != ErrorCode.NONE:
-                self._history.broken(f"{self.name} fetches offsets: {answer.error_code}")
-            parts = {
-                (topic.name, part.index): part
-                for topic in answer.topics
-                for part in topic.partitions
-            }
-            codes = {part.error_code for part in parts.values()} - {ErrorCode.NONE}
-            if not codes:
-                return {
-                    place: self.group.fetch(place, parts[place].offset, least[place], self.name)
-                    for place in places
-                }
-            self.client.note(f"{self.name} fetches offsets: {codes}")
-            if codes != {ErrorCode.UNSTABLE_OFFSET_COMMIT}:
-                self._history.broken(f"{self.name} fetches offsets: {codes}")
-            await self.client.pause()
+        """As ``fetch_committed``."""
+        return await fetch_committed(self.client, self.group, self.name, places, stable)

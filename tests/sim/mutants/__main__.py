@@ -30,6 +30,7 @@ from tests.sim.mutants.deduplicated import DEDUPLICATED
 from tests.sim.mutants.directories import DIRECTORIES
 from tests.sim.mutants.dispatch import DISPATCH
 from tests.sim.mutants.kafka import KAFKA
+from tests.sim.mutants.kafka_groups import KAFKA_GROUPS
 from tests.sim.mutants.keyed import KEYED
 from tests.sim.mutants.led import LED
 from tests.sim.mutants.logs import LOGS
@@ -55,7 +56,7 @@ MUTANTS: Sequence[Mutant] = (
     *MACHINES, *CLIENTS, *RECOVERIES, *BOOKIE_RULES, *BOOKIES, *LOGS, *UPKEEP, *DIRECTORIES,
     *DISPATCH, *CURSORS, *TOPIC_LIVES, *DEDUPLICATED, *OWNERS, *READ_ONLY, *STEERED, *STAGED,
     *REPAIRS, *PARTITIONS, *REPLICAS, *COMPACTIONS, *KEYED, *LED, *TABLED,
-    *ABREAST, *CLOCKED, *KAFKA,
+    *ABREAST, *CLOCKED, *KAFKA, *KAFKA_GROUPS,
 )  # fmt: skip
 
 
