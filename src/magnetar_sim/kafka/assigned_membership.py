@@ -127,8 +127,11 @@ class AssignedMembership:
     # -- heartbeats ---------------------------------------------------------------------------
 
     async def _heartbeat(self, gives_up: bool) -> None:
-        """``gives_up``: what is not its own any more. Raises ``NoMemberError``."""
+        """``gives_up``: what is not its own any more; it joins, if it is no member. Raises
+        ``NoMemberError``."""
         async with self._turn:
+            if self.generation < 0 and not gives_up:
+                return  # it has gone while this waited
             ids = await self.client.topic_ids(self.plan.topics)
             if gives_up and self._owned - self._assigned:
                 self._owned &= self._assigned
