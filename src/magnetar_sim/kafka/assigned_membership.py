@@ -237,7 +237,9 @@ class AssignedMembership:
         for_a_while = self.plan.static and self.client.random.random() < FOR_A_WHILE_SHARE
         async with self._turn:
             if self.generation >= 0:
-                if not for_a_while:
+                if for_a_while:
+                    self._held.says(self.name, self._assigned)
+                else:
                     self._held.gone(self.name)
                 request = ConsumerGroupHeartbeatRequest(
                     self.group.name,
