@@ -157,6 +157,28 @@ def test_runs_of_one_entry_are_answered_together(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_runs_of_a_chunk_go_to_the_journals_of_their_ledgers(tmp_path: Path) -> None:
+    """A ledger's key, fence and barrier are in its own journal: an entry in another one would be
+    answered before the key that it depends on, and whoever forces the ledger would not wait for
+    it."""
+
+    async def scenario() -> None:
+        config = config_of(tmp_path, journals=2)
+        async with running(config) as bookie:
+            for ledger_id in LEDGERS:
+                await add(bookie, ledger_id, [0])
+            runs = [run_of(ledger_id, [7], 0) for ledger_id in LEDGERS]
+            told = await added_together(bookie, runs)
+            assert told == [[("NoneType", (7,))]] * len(LEDGERS)
+            for journal in range(2):
+                files = storage_kit.journal_files(config, journal)
+                held = b"".join(path.read_bytes() for path in files)
+                there = [each for each in LEDGERS if f";{each}:7;".encode() in held]
+                assert there == [each for each in LEDGERS if each % 2 == journal]
+
+    asyncio.run(scenario())
+
+
 def test_a_replay_finds_what_was_added_last(tmp_path: Path) -> None:
     """An add with flags is a request of its own to the journal: it goes behind those that were
     collected before it, not ahead of them."""
