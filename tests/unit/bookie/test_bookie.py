@@ -477,6 +477,46 @@ def test_full_write_cache_waits_then_refuses(
     asyncio.run(scenario())
 
 
+def test_an_add_does_not_pass_those_that_wait_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion makes room in the cache at once; those that wait go on behind the next flush."""
+    monkeypatch.setattr(parking, "WAIT_MS_MAX", 600_000)
+    monkeypatch.setattr(flusher, "RETRY_S", 0.05)
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        told: list[tuple[MagnetarError | None, Sequence[int]]] = []
+        async with running(settings(tmp_path, write_cache_bytes=1 << 20), disk) as bookie:
+            await add(bookie, 1, [0])
+            await add(bookie, 2, [0])
+
+            def fail(operation: str, name: str) -> None:
+                if name.endswith(".log"):
+                    raise OSError(errno.ENOSPC, "no room")
+
+            disk.fail = fail
+            waiting = bookie._adds.parkings[0].waiting
+            for number in range(1, 1000):
+                if waiting:
+                    break
+                data = [entry(2, number, size=10_000)]
+                bookie.add_entries(2, KEY, [number], data, 0, lambda error, ids: None)
+                await asyncio.sleep(0)
+            assert waiting
+            bookie.add_entries(1, KEY, [1], [entry(1, 1)], 0, lambda e, i: told.append((e, i)))
+            await bookie.delete_ledger(2)
+            assert not bookie._storages[0].cache.full
+            bookie.add_entries(1, KEY, [2], [entry(1, 2)], 0, lambda e, i: told.append((e, i)))
+            await bookie.force(1)
+            assert told == []
+            disk.fail = lambda operation, name: None
+            await until(lambda: len(told) == 2)
+            assert told == [(None, [1]), (None, [2])]
+
+    asyncio.run(scenario())
+
+
 def test_bytes_waiting_for_the_journal_are_bounded(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = settings(tmp_path, write_cache_bytes=64 << 20, journal_pending_bytes_max=1 << 20)

@@ -466,6 +466,9 @@ def test_in_limbo_a_writer_whose_fence_may_be_lost_is_refused(tmp_path: Path) ->
                 with pytest.raises(UnknownLedgerStateError, match="write elsewhere"):
                     await add(bookie, ledger_id, [entry_id])
                 await add(bookie, ledger_id, [entry_id], flags=RECOVERY)
+                # A repair's copy says nothing of what else was here.
+                with pytest.raises(UnknownLedgerStateError):
+                    await bookie.read_entry(ledger_id, 9)
             bookie.ledgers_are_new_from(20)  # striped, the first entry goes to others
             for ledger_id, entry_id in ((18, 0), (19, 1)):
                 with pytest.raises(UnknownLedgerStateError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.storage.entry_log_format import log_ids, log_path
+from magnetar.bookie.storage.entry_log_format import RecordPlace, log_ids, log_path
 from magnetar.bookie.storage.ledger_record import LedgerRecord
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.reclaim import Reclaimer
@@ -95,5 +95,19 @@ def test_an_index_that_could_not_be_asked_costs_no_space_for_good(tmp_path: Path
         index.fails = False
         assert reclaimer.remove_dead(2) == [1]
         assert logs(tmp_path) == []
+    finally:
+        index.close()
+
+
+def test_only_what_the_index_has_in_the_sources_is_moved(tmp_path: Path) -> None:
+    """What was deleted or added again since it was copied stays so."""
+    index = LocationIndex(tmp_path / "index")
+    try:
+        reclaimer = Reclaimer(RealDisk(), tmp_path, index, lambda removed: None)
+        index.put_locations([(7, 0, 1, 64), (7, 1, 2, 64), (7, 2, 9, 64)])
+        places = [RecordPlace(7, each, 1000 + each, 90) for each in (0, 1, 2, 3)]
+        assert reclaimer.move(5, places, frozenset({1, 2})) == 2
+        found = [index.location(7, each) for each in (0, 1, 2, 3)]
+        assert found == [(5, 1000), (5, 1001), (9, 64), None]
     finally:
         index.close()

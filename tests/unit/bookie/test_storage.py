@@ -6,17 +6,20 @@ import asyncio
 import errno
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import READ_LANES, read_lane
 from magnetar.metrics import Metrics
-from magnetar.model.errors import NoEntryError, NoLedgerError
+from magnetar.model.errors import BookieIOError, NoEntryError, NoLedgerError
 from tests.unit.bookie.storage_kit import (
+    KEY,
     WatchedDisk,
     add,
     crashed,
@@ -142,6 +145,91 @@ def test_a_failed_mark_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(scenario())
 
 
+def positions_of(bookie: Bookie) -> list[JournalPosition]:
+    return [journal.committed for journal in bookie._journals]
+
+
+async def failed_flush(bookie: Bookie, disk: WatchedDisk) -> None:
+    """One that ends with an error of its entry log; the next one works."""
+
+    def fail(happening: str, name: str) -> None:
+        if happening == "sync" and name.endswith(".log"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.fail = fail
+    with pytest.raises(BookieIOError):
+        await bookie._storages[0].flush(positions_of(bookie))
+    disk.fail = lambda happening, name: None
+
+
+def test_a_repeated_flush_does_not_move_the_mark_past_what_came_since(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk, config = WatchedDisk(), settings(tmp_path)
+        async with running(config, disk) as bookie:
+            storage = bookie._storages[0]
+            await add(bookie, 1, range(5))
+            await failed_flush(bookie, disk)
+            await add(bookie, 1, range(5, 10))
+            await storage.flush(positions_of(bookie))
+            assert ids_of(await bookie.list_entries(1)) == list(range(10))
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            for i in range(10):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_flush_leaves_the_log_that_it_went_on_in(tmp_path: Path) -> None:
+    """What earlier flushes have written there is nowhere else."""
+
+    async def scenario() -> None:
+        disk, config = WatchedDisk(), settings(tmp_path)
+        async with running(config, disk) as bookie:
+            storage = bookie._storages[0]
+            await add(bookie, 1, range(5))
+            await storage.flush(positions_of(bookie))
+            await add(bookie, 1, range(5, 10))
+            await failed_flush(bookie, disk)
+            await storage.flush(positions_of(bookie))
+            for i in range(10):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+
+    asyncio.run(scenario())
+
+
+def test_a_fence_without_entries_is_durable_in_the_index_before_the_mark(tmp_path: Path) -> None:
+    """Behind the mark no journal has it."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+
+        class NotedIndex(LocationIndex):
+            def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
+                if rows:
+                    disk.events.append(("put", "ledgers"))
+                super().put_ledgers(rows)
+
+            def sync(self) -> None:
+                disk.events.append(("sync", "index"))
+                super().sync()
+
+        bookie = Bookie(settings(tmp_path), Metrics(), disk, open_index=NotedIndex)
+        await bookie.start()
+        try:
+            with pytest.raises(NoEntryError):
+                await bookie.read_entry(1, 0, FENCE, KEY)
+            disk.events.clear()
+            await bookie._storages[0].flush(positions_of(bookie))
+            events = list(disk.events)
+        finally:
+            await bookie.close()
+        put, synced = events.index(("put", "ledgers")), events.index(("sync", "index"))
+        assert put < synced < events.index(("write", "lastmark.new"))
+
+    asyncio.run(scenario())
+
+
 def test_reads_are_shared_and_read_ahead_fills_the_cache(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = settings(tmp_path, read_ahead_entries=10)
@@ -242,6 +330,23 @@ def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> N
             async with asyncio.timeout(60):
                 while storage.deleted or storage.has_failed_work:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0.01)
+            assert not storage._journaled
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_that_was_flushed_before_its_journal_answered_is_not_remembered(
+    tmp_path: Path,
+) -> None:
+    """A repair may have brought the ledger back by the time that a full disk is tidied up by it."""
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            storage = bookie._storages[0]
+            await add(bookie, 1, [0])
+            assert bookie._fences.mark_deleted(1) is not None
+            await storage.flush(positions_of(bookie))
+            storage.deletion_journaled(1)
             assert not storage._journaled
 
     asyncio.run(scenario())

@@ -233,6 +233,7 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     cache.active.put(1, [1], [b"newer"], 5)
     cache.active.put_one(0, 9, b"nine")
     assert [cache.get(1, i) for i in (1, 2, 3)] == [b"newer", None, b"three"]
+    assert [cache.run(1, i, 5) for i in (1, 2, 3)] == [[b"newer"], [], [b"three"]]
     assert cache.entry_ids(1) == {1, 3}
     assert [*half.sorted_columns(9)] == [([(1, 2)], [1, 3], [b"one", b"three"])]
     cache.flushed()
