@@ -63,6 +63,42 @@ def test_force_needs_as_many_bookies_as_hold_the_entries() -> None:
     run_virtual(run())
 
 
+def test_a_barrier_says_nothing_of_what_was_taken_behind_it() -> None:
+    async def run() -> None:
+        cluster = Cluster(1, (1, 1, 1), timeout_ms=60_000)
+        writer = await created(cluster)
+        (bookie,) = cluster.ensemble(writer.ledger_id)
+        outcomes, go_on = Outcomes(), asyncio.Event()
+        writer.append(payloads(0, 5), outcomes)
+        await outcomes.wait(5)
+
+        async def force(_ledger_id: int) -> None:
+            await go_on.wait()
+
+        bookie.force_ledger = force  # type: ignore[method-assign]
+        bookie.held_back = []
+        writer.append(payloads(5, 5), outcomes)
+        await asyncio.sleep(0.1)
+        forcing = asyncio.ensure_future(writer.force())
+        await asyncio.sleep(0.1)
+        bookie.answer_held_back()
+        await outcomes.wait(10)
+        go_on.set()
+        await forcing
+        assert writer.last_add_confirmed == 4
+        go_on.clear()
+        forcing = asyncio.ensure_future(writer.force())
+        await asyncio.sleep(0.1)
+        assert not forcing.done()
+        assert writer.last_add_confirmed == 4
+        go_on.set()
+        await forcing
+        assert writer.last_add_confirmed == 9
+        await writer.abandon()
+
+    run_virtual(run())
+
+
 async def _never(_ledger_id: int) -> None:
     await asyncio.Event().wait()
 

@@ -10,6 +10,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.model.errors import (
     BookieIOError,
     LedgerClosedError,
+    LedgerError,
     LedgerFencedError,
     NoEntryError,
     NoSuchLedgerError,
@@ -232,5 +233,24 @@ def test_a_client_that_ends_gives_up_its_open_writers() -> None:
         with pytest.raises(LedgerClosedError, match="given up"):
             await add
         assert closed.error is None
+
+    run_virtual(run())
+
+
+def test_of_an_append_that_is_confirmed_in_part_the_part_counts() -> None:
+    """Striped, the first entry may be on its bookies while others wait for theirs."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 2, 2))
+        writer = await cluster.client.create()
+        outcomes = Outcomes()
+        cluster.ensemble(writer.ledger_id)[2].held_back = []
+        writer.append(payloads(0, 3), outcomes)
+        await outcomes.wait(1)
+        assert outcomes.confirmed == [0]
+        assert writer.pending_bytes == sum(map(len, payloads(1, 2)))
+        writer.fail(LedgerError("lost"))
+        closed = await writer.close()
+        assert (closed.last_entry_id, closed.length) == (0, len(payloads(0, 1)[0]))
 
     run_virtual(run())

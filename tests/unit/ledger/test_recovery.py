@@ -131,6 +131,26 @@ def test_unknown_is_never_taken_for_absent(kind: str) -> None:
     run_virtual(run())
 
 
+def test_a_damaged_copy_before_the_last_entry_is_not_taken_for_absent() -> None:
+    """Its bookies tell their LAC soundly, so that the fence goes through: the vote must stop."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await crashed(cluster, 5)
+        one, two, _ = cluster.ensemble(writer.ledger_id)
+        plant(cluster, writer, 5, [0, 1])
+        plant(cluster, writer, 6, [0, 1])
+        one.corrupt.add(5)
+        two.corrupt.add(5)
+        with pytest.raises(LedgerRecoveryError, match="whether entry 5 was acknowledged"):
+            await cluster.new_client().open(writer.ledger_id)
+        assert cluster.metadata(writer.ledger_id).state is LedgerState.IN_RECOVERY
+        one.corrupt.clear()
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 7)
+
+    run_virtual(run())
+
+
 def test_no_entry_is_said_of_one_entry_and_not_of_those_behind_it() -> None:
     """Holes that cross: each bookie that answers lacks one of two entries that both were confirmed,
     and the one that has both is away. A "no" for the rest of a run would drop the second."""
@@ -181,6 +201,23 @@ def test_a_bookie_lost_for_rewrites_is_replaced_only_in_the_closed_metadata() ->
         assert lost.bookie_id not in metadata.fragments[-1].bookies
         assert metadata.fragments[-1].first_entry_id == 5
         assert 5 in spare.entries[writer.ledger_id]
+
+    run_virtual(run())
+
+
+def test_a_tail_that_nobody_takes_again_is_not_cut_off() -> None:
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await crashed(cluster, 5)
+        plant(cluster, writer, 5, [0, 1])
+        for bookie in cluster.pool.bookies.values():
+            bookie.refuse = BookieIOError("its disk fails")
+        with pytest.raises(LedgerRecoveryError, match="cannot be written again"):
+            await cluster.new_client().open(writer.ledger_id)
+        assert cluster.metadata(writer.ledger_id).state is LedgerState.IN_RECOVERY
+        for bookie in cluster.pool.bookies.values():
+            bookie.refuse = None
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 6)
 
     run_virtual(run())
 
