@@ -178,6 +178,44 @@ def test_what_was_read_before_an_entry_was_added_again_is_not_kept(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_read_that_lasts_longer_than_a_flush_does_not_bring_the_older_entry_back(
+    tmp_path: Path,
+) -> None:
+    """By its end the write cache does not know the newer one any more."""
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            await flushed(bookie, 1, 20, 100)
+            newer = entry(1, 7, lac=0, size=100)
+            storage = bookie._storages[0]
+            read, held = storage.read, asyncio.get_running_loop().create_future()
+            found = await read(1, 0, 20, 1 << 20)
+            storage.read = lambda *arguments: held  # type: ignore[method-assign]
+            reading = asyncio.ensure_future(bookie.read_batch(1, 0, 20, 1 << 20))
+            await asyncio.sleep(0)
+            storage.read = read  # type: ignore[method-assign]
+            await add(bookie, 1, [7], flags=RECOVERY, entries=[newer])
+            await bookie._flusher.flush_all()
+            held.set_result(found)
+            await reading
+            assert await bookie.read_entry(1, 7) == newer
+
+    asyncio.run(scenario())
+
+
+def test_of_entries_in_any_order_those_that_were_read_are_read_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            old = await flushed(bookie, 1, 20, 100)
+            assert await bookie.read_entry(1, 7) == old[7]
+            newer = [entry(1, i, lac=0, size=100) for i in (25, 7)]
+            await add(bookie, 1, [25, 7], flags=RECOVERY, entries=newer)
+            await bookie._flusher.flush_all()
+            assert await bookie.read_entry(1, 7) == newer[1]
+
+    asyncio.run(scenario())
+
+
 def test_a_read_from_before_a_newer_entry_was_flushed_keeps_only_what_comes_before_it(
     tmp_path: Path,
 ) -> None:
