@@ -1,0 +1,169 @@
+"""A bookie gives up copies that are nobody's, and none that somebody may need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.model.errors import BadVersionError
+from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.superfluous import Beside, Superfluous
+from tests.unit.repair.doubles import RepairCluster
+
+
+class Giving:
+    """A bookie with some ledgers. ``watched`` is called when it begins to watch one; ``needed``:
+    somebody comes for it meanwhile."""
+
+    def __init__(self, *ledger_ids: int) -> None:
+        self.held = list(ledger_ids)
+        self.needed = False
+        self.watched: Callable[[], None] = lambda: None
+
+    async def ledgers(self) -> list[int]:
+        return list(self.held)
+
+    @contextmanager
+    def giving_up(self, ledger_id: int) -> Iterator[Callable[[], Awaitable[bool]]]:
+        self.watched()
+
+        async def delete() -> bool:
+            if not self.needed:
+                self.held.remove(ledger_id)
+            return not self.needed
+
+        yield delete
+
+
+class World:
+    """A closed ledger on three of four bookies; the fourth has copies, too."""
+
+    def __init__(self, cluster: RepairCluster, metadata: LedgerMetadata, marks: ShortageMarks):
+        self.cluster = cluster
+        self.ledger_id = metadata.ledger_id
+        self.marks = marks
+        named = metadata.fragments[0].bookies
+        self.me = next(BookieId(each) for each in cluster.pool.bookies if each not in named)
+        copies = cluster.bookie(named[0]).entries[metadata.ledger_id]
+        cluster.bookie(self.me).entries[metadata.ledger_id] = dict(copies)
+        self.bookie = Giving(metadata.ledger_id)
+        self.superfluous = Superfluous(
+            Beside(self.me, self.bookie),
+            cluster.manager,
+            marks,
+            cluster.standings,
+            cluster.checker,
+            "me",
+            1e9,
+            lambda ledger_id: None,
+        )
+
+    def store(self, metadata: LedgerMetadata) -> None:
+        _, version = self.cluster.manager.ledgers[self.ledger_id]
+        self.cluster.manager.ledgers[self.ledger_id] = metadata, version + 1
+
+    def named_here(self) -> LedgerMetadata:
+        metadata = self.cluster.metadata(self.ledger_id)
+        fragment = metadata.fragments[0]
+        bookies = (self.me, *fragment.bookies[1:])
+        return replace(metadata, fragments=(replace(fragment, bookies=bookies),))
+
+
+@asynccontextmanager
+async def world(path: Path) -> AsyncIterator[World]:
+    store = await SqliteMetadataStore.open(path / "metadata")
+    try:
+        marks = ShortageMarks(store)
+        await marks.initialize()
+        cluster = RepairCluster(4)
+        yield World(cluster, await cluster.written(), marks)
+    finally:
+        await store.close()
+
+
+async def given_up(found: World) -> bool:
+    told = await found.superfluous.sweep()
+    assert (told == [found.ledger_id]) is (found.bookie.held == [])
+    return bool(told)
+
+
+def test_copies_that_are_nobodys_are_given_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with world(tmp_path) as found:
+            before = found.cluster.manager.ledgers[found.ledger_id]
+            assert await given_up(found)
+            # Whoever read the metadata before cannot name this bookie any more.
+            with pytest.raises(BadVersionError):
+                await found.cluster.manager.write(found.named_here(), before[1])
+            assert found.cluster.metadata(found.ledger_id) == before[0]
+
+    asyncio.run(run())
+
+
+async def _marked(found: World) -> None:
+    await found.marks.mark(found.ledger_id, ["b1"], 0)
+
+
+async def _locked(found: World) -> None:
+    assert await found.marks.lock(found.ledger_id, "another")
+
+
+async def _lacking(found: World) -> None:
+    name = found.cluster.metadata(found.ledger_id).fragments[0].bookies[0]
+    del found.cluster.bookie(name).entries[found.ledger_id][7]
+
+
+async def _mute(found: World) -> None:
+    name = found.cluster.metadata(found.ledger_id).fragments[0].bookies[0]
+    found.cluster.bookie(name).down = True
+
+
+async def _open(found: World) -> None:
+    metadata = found.cluster.metadata(found.ledger_id)
+    found.store(replace(metadata, state=LedgerState.IN_RECOVERY))
+
+
+async def _named(found: World) -> None:
+    found.store(found.named_here())
+
+
+async def _named_since(found: World) -> None:
+    """Behind the first look at the metadata; the bookie watches already."""
+    found.bookie.watched = lambda: found.store(found.named_here())
+
+
+async def _named_at_last(found: World) -> None:
+    """Behind the second."""
+
+    async def name(_: LedgerMetadata) -> None:
+        found.cluster.manager.before_write = None
+        found.store(found.named_here())
+
+    found.cluster.manager.before_write = name
+
+
+async def _needed(found: World) -> None:
+    found.bookie.needed = True
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [_marked, _locked, _lacking, _mute, _open, _named, _named_since, _named_at_last, _needed],
+)
+def test_copies_that_somebody_may_need_stay(
+    tmp_path: Path, happens: Callable[[World], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        async with world(tmp_path) as found:
+            await happens(found)
+            assert not await given_up(found)
+
+    asyncio.run(run())
