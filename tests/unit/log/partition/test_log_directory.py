@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,6 +98,45 @@ def test_checkpoints_say_nothing_of_the_next_log_of_a_name(
     assert ONE not in again.high_watermarks
     assert again.open_log(TWO, NOW_MS).log_start == 30
     assert again.high_watermarks[TWO] == 40
+
+
+def test_checkpoints_say_nothing_of_what_is_made_where_a_folder_was_lost(tmp_path: Path) -> None:
+    """Others have what it held. A crash comes before the next checkpoint."""
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    filled(directory.open_log(ONE, NOW_MS), 40)
+    directory.logs[ONE].delete_records(30)
+    directory.high_watermarks[ONE] = 40
+    directory.checkpoint()
+    directory.logs[ONE].abandon()
+    shutil.rmtree(tmp_path / "topic-1-0")
+    directory = opened(tmp_path, lineages)
+    made = directory.open_log(ONE, NOW_MS, counted_on=False)
+    assert (made.log_start, made.log_end) == (0, 0)
+    filled(made, 5)
+    made.abandon()
+    again = opened(tmp_path, lineages)
+    found = again.open_log(ONE, NOW_MS)
+    assert (found.log_start, found.log_end) == (0, made.log_end)
+    assert ONE not in again.high_watermarks
+
+
+def test_a_log_that_has_failed_is_looked_through_when_it_is_opened_again(tmp_path: Path) -> None:
+    """By the same process, whatever the directory was at its start."""
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    filled(directory.open_log(ONE, NOW_MS), 5)
+    directory.close()
+    directory = opened(tmp_path, lineages)
+    assert directory.clean
+    log = directory.open_log(ONE, NOW_MS)
+    first = filled(log, 2)
+    log.abandon()
+    directory.closed(ONE, in_order=False)
+    path = log.segments[-1].path(".log")
+    path.write_bytes(path.read_bytes()[:-5])
+    assert directory.open_log(ONE, NOW_MS).log_end == first[-1]
+    assert directory.recovered[ONE].cuts
 
 
 def test_a_crash_is_recovered_from_the_recovery_point(tmp_path: Path) -> None:
