@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
@@ -76,6 +76,34 @@ def test_a_bookie_that_falls_silent_between_audits_is_found() -> None:
         hung.silent = False
         await auditor.hear()
         assert list(cluster.standings.gone) == []
+
+    asyncio.run(run())
+
+
+def test_who_goes_during_an_audit_is_looked_after_by_another() -> None:
+    """Ledgers that were read before that are not marked yet."""
+
+    async def run() -> None:
+        cluster, marks = RepairCluster(4), _Marks()
+        first = await cluster.written(10)
+        names = set(first.fragments[0].bookies)
+        while names == set((second := await cluster.written(10)).fragments[0].bookies):
+            pass
+        (gone,) = names - set(second.fragments[0].bookies)
+        look = cluster.standings.look
+
+        async def looked(named: Iterable[BookieId] = ()) -> None:
+            if set(named) == set(second.fragments[0].bookies):
+                cluster.away.add(gone)
+            await look(named)
+
+        cluster.standings.look = looked  # type: ignore[method-assign]
+        auditor = auditor_of(cluster, cluster.standings, marks)
+        await auditor.audit()
+        assert gone in cluster.standings.gone
+        assert first.ledger_id not in marks.named
+        await auditor._look()
+        assert marks.named[first.ledger_id] == (gone,)
 
     asyncio.run(run())
 

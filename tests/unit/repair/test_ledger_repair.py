@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from magnetar.ledger.placing.placement import BookieTraits, Placement
+from magnetar.model.errors import BookieIOError
 from magnetar.model.ids import BookieId
+from magnetar.model.ledger import LedgerMetadata
+from magnetar.repair import checking, copying
 from magnetar.repair.copies import Standing
 from magnetar.repair.ledger_repair import Outcome
 from tests.unit.ledger.doubles import MemoryBookie, payloads
@@ -82,6 +85,66 @@ def test_a_bookie_that_answers_again_keeps_its_place() -> None:
         hung.silent = False
         await cluster.repaired(metadata.ledger_id)
         assert cluster.metadata(metadata.ledger_id) == metadata
+
+    asyncio.run(run())
+
+
+def test_whole_is_what_every_bookie_has_made_durable() -> None:
+    async def run() -> None:
+        cluster = RepairCluster(3)
+        metadata = await cluster.written()
+        bookies = cluster.ensemble(metadata.ledger_id)
+        assert (await cluster.repair.run(metadata.ledger_id, [])).outcome is Outcome.WHOLE
+        assert [bookie.forced for bookie in bookies] == [[metadata.ledger_id]] * 3
+
+        async def fail(_ledger_id: int) -> None:
+            raise BookieIOError("its journal cannot write")
+
+        bookies[1].force_ledger = fail  # type: ignore[method-assign]
+        assert (await cluster.repair.run(metadata.ledger_id, [])).outcome is Outcome.LEFT
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("damaged", [0, ENTRIES - 1])
+def test_a_bookie_whose_first_or_last_entry_is_damaged_is_replaced(
+    damaged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "LOOK_AGAIN_S", 0.0)
+
+    async def run() -> None:
+        cluster = RepairCluster(4)
+        metadata = await cluster.written()
+        bookie = cluster.bookie(metadata.fragments[0].bookies[1])
+        bookie.corrupt.add(damaged)
+        await cluster.repaired(metadata.ledger_id)
+        assert bookie.bookie_id not in cluster.metadata(metadata.ledger_id).fragments[0].bookies
+        assert cluster.lacking(metadata.ledger_id) == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2)], ids=str)
+def test_a_bookie_is_named_with_all_of_its_copies(
+    quorums: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers give the first part of what they are asked for."""
+    monkeypatch.setattr(copying, "PIECE_BYTES", 100)
+
+    async def run() -> None:
+        cluster = RepairCluster(quorums[0] + 1, quorums)
+        metadata = await cluster.written()
+        lost = metadata.fragments[0].bookies[1]
+        cluster.away.add(lost)
+        cluster.bookie(lost).down = True
+        named: list[dict[str, list[int]]] = []
+
+        async def look(_: LedgerMetadata) -> None:
+            named.append(cluster.lacking(metadata.ledger_id))
+
+        cluster.manager.after_write = look
+        await cluster.repaired(metadata.ledger_id, [lost])
+        assert named == [{}]
 
     asyncio.run(run())
 

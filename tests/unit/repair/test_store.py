@@ -12,7 +12,7 @@ import pytest
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.errors import NoSuchBookieError
+from magnetar.model.errors import NoSuchBookieError, SessionExpiredError
 from magnetar.model.ids import BookieId, EntryId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.repair.election import Election
@@ -62,6 +62,31 @@ def test_a_mark_goes_on_the_version_it_had_and_on_no_other(tmp_path: Path) -> No
             assert await marks.unmark(lock, last.version)
             assert await marks.read(7) is None
             assert await marks.unmark(lock, last.version), "an answer that was lost"
+
+    asyncio.run(run())
+
+
+def test_a_mark_stays_when_the_lock_has_gone_with_its_session(tmp_path: Path) -> None:
+    """Another worker may have taken away the one that was read: versions begin at 0 again."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            lock = await marks.lock(7, "one")
+            assert lock is not None
+            await marks.mark(7, ["b1"], 1000)
+            mark = await marks.read(7)
+            assert mark is not None
+
+            async def expired(session_id: int, path: str, version: int = -1) -> None:
+                assert session_id == lock.session_id
+                raise SessionExpiredError("the session is over")
+
+            store.delete_within = expired  # type: ignore[method-assign]
+            with pytest.raises(SessionExpiredError):
+                await marks.unmark(lock, mark.version)
+            assert await marks.read(7) == mark
 
     asyncio.run(run())
 
