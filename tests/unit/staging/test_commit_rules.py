@@ -102,6 +102,7 @@ def test_too_many_batches_or_bytes_wait() -> None:
         (0, "a", 8, True),
         (2, "b", 8, False),  # may be committed yet
         (2, "a", 8, True),  # its run may not
+        (2, "c", 8, False),  # its run has begun since the record was read
     ],
 )
 def test_what_may_be_deleted(batch: int, run: str, ledger_id: int, allowed: bool) -> None:

@@ -10,6 +10,7 @@ import pytest
 from magnetar.env.metadata import Versioned
 from magnetar.model.errors import (
     MetadataUnavailableError,
+    NoNodeError,
     StagedBacklogError,
     StagedWriteError,
     StaleRunError,
@@ -275,6 +276,32 @@ def test_leftovers_go_when_their_query_has_decided() -> None:
         await world.queries.begin(*NEXT)
         assert await world.leftovers() == [3]
         assert list(world.ledgers.ledgers) == [1, 4]
+
+    run(scenario)
+
+
+def test_a_record_that_a_server_does_not_have_yet_is_not_a_query_that_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        undecided = await world.offer(0)
+        get, sync, lags = world.metadata.get, world.metadata.sync, True
+
+        async def got(path: str) -> Versioned:
+            if lags:
+                raise NoNodeError(f"no node {path}")
+            return await get(path)
+
+        async def synced() -> None:
+            nonlocal lags
+            lags = False
+            await sync()
+
+        world.metadata.get = got  # type: ignore[method-assign]
+        world.metadata.sync = synced  # type: ignore[method-assign]
+        await world.committer.give_up(RUN, 0, [undecided])
+        assert list(world.ledgers.ledgers) == [1]
+        lags = True
+        assert await world.leftovers() == []
+        assert list(world.ledgers.ledgers) == [1]
 
     run(scenario)
 

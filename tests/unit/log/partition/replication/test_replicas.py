@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 import structlog
 
 from magnetar.log.partition.hosting import PartitionHost
@@ -117,3 +119,21 @@ def test_what_ends_with_its_broker_has_not_failed() -> None:
         found._has_failed(kept, LogClosedError("orders-0 is closed here"))
     assert not kept.failed, "nobody is told that it is out of sync"
     assert not logs
+
+
+def test_a_log_that_failed_is_not_opened_before_the_store_has_let_its_replica_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.log.partition.replication.replicas.PAUSE_S", 0.0)
+    monkeypatch.setattr("magnetar.log.partition.replication.replicas.REOPEN_S", 0.0)
+    found, kept = replicas(), _OwnReplica(("orders", 0))
+    kept.failed = True
+    answers = [False, False, True]  # twice the store cannot be asked
+
+    async def step_down(_partition: object, _change: object) -> bool:
+        return answers.pop(0)
+
+    found._step_down = step_down  # type: ignore[method-assign]
+    asyncio.run(found._recover(kept))
+    assert answers == []
+    assert not kept.failed
