@@ -73,6 +73,14 @@ def records_end(disk: Disk, directory: Path) -> int:
     return int.from_bytes(data[-16:-8], "big")
 
 
+def test_the_head_of_a_hole_is_not_punched() -> None:
+    """Wherever it begins: a walk over the log would meet zeros."""
+    for start in (0, 1, BLOCK_BYTES - HOLE_HEAD_BYTES, BLOCK_BYTES - 1, BLOCK_BYTES):
+        first, last = ByteRange(start, start + 5 * BLOCK_BYTES).blocks()
+        assert start + HOLE_HEAD_BYTES <= first < last <= start + 5 * BLOCK_BYTES
+        assert first % BLOCK_BYTES == last % BLOCK_BYTES == 0
+
+
 def find(file: DiskFile, end: int, dead: set[int]) -> tuple[list[ByteRange], int | None]:
     """(all ranges, where damage was met)."""
     ranges, found, damaged_at = DeadRanges(file, LOG, end, dead), [], None

@@ -17,6 +17,7 @@ from magnetar.bookie.space.compactor import Compactor
 from magnetar.bookie.storage import entry_log_format
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
+    RECORD_HEADER_BYTES,
     encode_header,
     log_path,
     read_footer,
@@ -26,7 +27,7 @@ from magnetar.config import BookieConfig
 from magnetar.env.disk import DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
-from tests.unit.bookie.storage_kit import WatchedDisk, entry, running
+from tests.unit.bookie.storage_kit import WatchedDisk, add, entry, running
 from tests.unit.bookie.test_compaction import (
     LIVES,
     PER_LIFE,
@@ -114,6 +115,34 @@ def test_a_log_whose_records_are_hidden_is_kept_as_long_as_it_is_of_use(tmp_path
                 assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
             await bookie.delete_ledger(1)
             await eventually(lambda: hidden not in logs(config))
+
+    asyncio.run(scenario())
+
+
+def test_a_log_whose_last_record_is_hidden_was_not_cut_off_before_it(tmp_path: Path) -> None:
+    """The index has that record: without it the rest would be compacted, and the log removed."""
+
+    async def scenario() -> None:
+        for life in range(2):
+            async with running(idle(tmp_path)) as bookie:
+                for ledger_id in (1, 5):
+                    await add(bookie, ledger_id, range(life * PER_LIFE, (life + 1) * PER_LIFE))
+        async with running(idle(tmp_path)) as bookie:
+            await bookie.delete_ledger(1)
+        config = quick(tmp_path)
+        hidden, sound = logs(config)
+        path = cut_off(config, hidden, b"")
+        data = path.read_bytes()
+        at = len(data) - RECORD_HEADER_BYTES - len(entry(5, PER_LIFE - 1))
+        path.write_bytes(data[:at] + b"\xff" * 4 + data[at + 4 :])
+        async with running(config) as bookie:
+            await eventually(lambda: sound not in logs(config))
+            await bookie._storages[0].flush_lane.run(lambda: None)
+            assert hidden in logs(config)
+            with pytest.raises(BookieIOError, match="damaged"):
+                await bookie.read_entry(5, PER_LIFE - 1)
+            for entry_id in set(range(2 * PER_LIFE)) - {PER_LIFE - 1}:
+                assert await bookie.read_entry(5, entry_id) == entry(5, entry_id)
 
     asyncio.run(scenario())
 

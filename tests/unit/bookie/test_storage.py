@@ -47,6 +47,30 @@ def test_the_mark_is_written_after_the_entry_log_is_synced(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_the_names_of_log_and_mark_are_durable(tmp_path: Path) -> None:
+    """A log's before the index refers to it; the mark's before the journal is let go."""
+
+    class NamingDisk(WatchedDisk):
+        def sync_dir(self, path: Path) -> None:
+            self.events.append(("sync", path.name))
+            super().sync_dir(path)
+
+    async def scenario() -> None:
+        disk = NamingDisk()
+        async with running(settings(tmp_path), disk) as bookie:
+            await add(bookie, 1, range(10))
+            disk.events.clear()
+            await bookie._storages[0].flush(positions_of(bookie))
+            events = list(disk.events)
+        written = events.index(("write", "00000001.log"))
+        mark = events.index(("write", "lastmark.new"))
+        named = ("sync", "ledgers0")
+        assert named in events[written:mark]
+        assert named in events[mark:]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_failed_flush_is_repeated_into_a_new_log(
     tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
