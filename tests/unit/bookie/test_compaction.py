@@ -108,6 +108,24 @@ def test_what_is_dead_goes_and_what_lives_stays(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_copied_is_durable_before_the_log_says_that_it_is_whole(tmp_path: Path) -> None:
+    """A footer over records that a loss of power took would be damage, and stay."""
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config, disk = quick(tmp_path), WatchedDisk()
+        before = logs(config)
+        async with running(config, disk) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            await check_whole(bookie)
+        for log_id in logs(config):
+            name = log_path(config.ledger_directories[0], log_id).name
+            done = [operation for operation, each in disk.events if each == name]
+            assert done[-3:] == ["sync", "write", "sync"]  # the footer
+
+    asyncio.run(scenario())
+
+
 def test_logs_that_are_live_enough_are_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         await fill(idle(tmp_path))
