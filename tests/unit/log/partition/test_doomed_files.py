@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from magnetar.log.partition.checkpoint_files import Partition
+from magnetar.log.partition.doom import Doom
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.replication.state_store import (
     DELETED,
@@ -230,3 +232,34 @@ def test_after_a_start_the_same_holds() -> None:
     setting.run(before)
     setting.run(other)
     setting.run(same)
+
+
+def test_a_state_that_is_back_before_its_files_go_has_them() -> None:
+    """What was found out before the files are kept from openings is asked for once more."""
+    setting = Setting()
+    setting.parts.grace_ms = LONG_MS
+
+    async def scenario() -> None:
+        await filled(setting.store(), 5)
+        metadata, host = Process(setting.world).metadata, host_of(setting)
+        before = (await metadata.get(STATE)).value
+        await setting.store().delete(NAME)
+        doomed, found = host.doomed, list[Doom]()
+        judged = doomed._judged
+
+        async def noted(partition: Partition) -> Doom:
+            verdict = await judged(partition)
+            found.append(verdict)
+            return verdict
+
+        doomed._judged = noted  # type: ignore[method-assign]
+        doomed._grace_ms = 0
+        async with host._opening:
+            looking = asyncio.create_task(doomed._look(PARTITION))
+            await until(lambda: Doom.REMOVE in found, "nothing is known against it")
+            await metadata.create(STATE, before)
+        await looking
+        assert found[-1] is Doom.CLAIMED
+        assert files(setting)
+
+    setting.run(scenario)
