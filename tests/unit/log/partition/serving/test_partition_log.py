@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,13 @@ from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
 from magnetar.log.policy import Engine, LogPolicy, PieceRule, Retention
-from magnetar.log.seam import Content, Cursor, LogStore, WritableLog
+from magnetar.log.seam import Content, Cursor, LogStore, Run, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
     LogError,
     LogFencedError,
+    MagnetarError,
+    MessageTooLargeError,
     NoSpaceError,
     NotAllowedError,
     NotEnoughReplicasError,
@@ -91,6 +93,23 @@ def test_what_was_acknowledged_is_there_after_a_kill() -> None:
 
     setting.run(before, closing=False)
     setting.run(after)
+
+
+def test_of_an_append_that_is_refused_in_part_what_leads_is_told() -> None:
+    """What lies behind a payload that was refused may be in the log: nobody can say which it is."""
+    setting = Setting(replace(SMALL, batch_bytes_max=2000))
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        told: asyncio.Future[tuple[MagnetarError | None, Sequence[Run]]]
+        told = asyncio.get_running_loop().create_future()
+        source.append([b"a", bytes(5000), b"b"], lambda *said: told.set_result(said))
+        error, runs = await told
+        assert isinstance(error, MessageTooLargeError)
+        assert [*runs] == [Run(0, 0, 1)]
+        await source.close()
+
+    setting.run(scenario)
 
 
 def test_one_that_was_opened_again_is_lost_to_its_former_owner() -> None:
