@@ -64,3 +64,12 @@ def test_an_epoch_that_was_led_without_a_batch_is_forgotten_by_who_follows() -> 
     follower = PartitionFollower(ME, 2, 6, epochs, log_end=10, high_watermark=10)
     assert epochs.last == 1
     assert follower.next_fetch().last_epoch == 1
+
+
+def test_an_epoch_without_a_batch_is_forgotten_when_the_next_begins() -> None:
+    epochs = LeaderEpochs([EpochStart(1, 0), EpochStart(5, 10)])
+    assert epochs.assign(6, 10)
+    assert epochs.starts == (EpochStart(1, 0), EpochStart(6, 10))
+    assert epochs.end_of(5, 12) == EpochEnd(1, 10)
+    assert not epochs.assign(6, 11), "it was known"
+    assert not epochs.assign(5, 12), "it is over"
