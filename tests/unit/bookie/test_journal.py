@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,77 @@ def test_a_barrier_syncs_even_where_sync_is_off(tmp_path: Path) -> None:
         assert [operation for operation, _ in disk.events] == ["write"]
         await kit.journal.barrier()
         assert disk.events[-1][0] == "sync"
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_is_synced_before_its_successor_is_begun_even_where_sync_is_off(
+    tmp_path: Path,
+) -> None:
+    """A file that has a successor is whole to its end: a tail that a loss of power took would be
+    damage."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk, sync=False)
+        kit.open()
+        kit.journal._preparing = True  # for good: a file's first write is its first commit
+        disk.events.clear()
+        for number in range(40):
+            kit.append(number, 100_000)
+            await kit.journal.write(LEDGER, b"a commit")
+        written = [name for operation, name in disk.events if operation == "write"]
+        files = [*dict.fromkeys(written)]
+        assert len(files) >= 3
+        for name, following in pairwise(files):
+            behind = disk.events[: disk.events.index(("write", following))]
+            assert behind[-1] == ("sync", name)
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_first_header_is_durable_before_anything_is_appended(tmp_path: Path) -> None:
+    """The next file says that this one comes before it."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+        (name,) = {name for operation, name in disk.events if operation == "write"}
+        assert disk.events[-2:] == [("write", name), ("sync", name)]
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_was_queued_when_the_journal_broke_is_told(tmp_path: Path) -> None:
+    """In the turn of the loop in which it breaks, before they were handed over."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+
+        def fail(operation: str, name: str) -> None:
+            if operation == "write":
+                raise OSError(errno.EIO, "Input/output error")
+
+        disk.fail = fail
+        kit.append(1)
+        failed = kit.journal._failed
+
+        def fails(requests: list[Request], error: BookieIOError) -> None:
+            kit.append(2)
+            failed(requests, error)
+
+        kit.journal._failed = fails  # type: ignore[method-assign]
+        async with asyncio.timeout(60):
+            while len(kit.errors) < 2:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert kit.acknowledged == []
+        disk.fail = lambda operation, name: None
         await kit.journal.close()
 
     asyncio.run(scenario())
