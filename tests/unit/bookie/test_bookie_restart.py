@@ -80,6 +80,23 @@ def test_replay_after_a_kill_gives_everything_acknowledged(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_a_replay_knows_the_last_entry_in_whatever_order_they_came(tmp_path: Path) -> None:
+    """A repair adds earlier ones behind it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path / "bookie")
+        async with running(config) as bookie:
+            await add(bookie, 1, [4, 5])
+            await add(bookie, 1, [2], flags=RECOVERY)
+            remains = crashed(config, tmp_path / "bookie")
+        async with running(remains) as bookie:
+            assert await bookie.read_entry(1, -1) == entry(1, 5)
+            assert ids_of(await bookie.list_entries(1)) == [2, 4, 5]
+            assert await bookie.read_batch(1, 4, 9, 1 << 20) == [entry(1, 4), entry(1, 5)]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("cut_bytes", [512, 1024, 1536])
 @pytest.mark.parametrize("how", ["truncated", "one byte less", "zeroed", "garbage"])
 def test_a_torn_tail_costs_only_the_last_commit_and_is_no_damage(

@@ -48,6 +48,24 @@ def test_logs_go_when_the_last_of_their_ledgers_is_deleted(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_the_space_of_a_deletion_that_only_the_journal_has_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        root = tmp_path / "bookie"
+        config = settings(root)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(5))
+        async with running(config) as bookie:
+            await bookie.delete_ledger(1)
+            remains = crashed(config, root)
+        assert logs(remains.ledger_directories[0]) == [1]
+        async with running(remains) as bookie:
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(1, 0)
+        assert logs(remains.ledger_directories[0]) == []
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_log_cut_off_by_a_crash_goes_with_the_last_of_its_ledgers(
     tmp_path: Path, damaged: bool
