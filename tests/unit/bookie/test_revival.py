@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
+from magnetar.bookie.journal.journal_format import DELETE, encode_delete
 from magnetar.model.errors import FencedError, NoEntryError, NoLedgerError, TooManyRequestsError
 from tests.unit.bookie.storage_kit import KEY, add, crashed, entry, ids_of, running, settings
 
@@ -77,6 +78,31 @@ def test_it_holds_what_the_repair_added_and_nothing_of_before(
             await check(bookie, [2, 5])
         async with running(config) as bookie:
             await check(bookie, [2, 5])
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_that_a_flush_has_overtaken_does_not_take_what_came_behind_it(
+    tmp_path: Path,
+) -> None:
+    """The index knows of it before the journal does, and a repair adds at once. A replay meets the
+    deletion once more: it has to be over before what was added is put into the index."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            (storage,), (journal,) = bookie._storages, bookie._journals
+            await add(bookie, 1, range(8))
+            before = journal.committed
+            assert bookie._fences.mark_deleted(1) is not None
+            await storage.flush([before])
+            await journal.write(DELETE, encode_delete(1))
+            bookie._flusher.want = lambda: None  # type: ignore[method-assign]
+            await revive(bookie, 1, [2, 5])
+            killed = crashed(config, tmp_path)
+        for _ in range(2):  # replayed; and from the index
+            async with running(killed) as bookie:
+                await check(bookie, [2, 5])
 
     asyncio.run(scenario())
 
