@@ -274,7 +274,7 @@ class Partition:
     def _stored(self, what: _Appending, position: Position) -> None:
         offset = what.stamp.base_offset
         if what.commits is not None:
-            self.transactions.marker_stored(what.header, offset, what.commits)
+            self.transactions.marker_stored(what.header, offset, position, what.commits)
         elif what.header.attributes & TRANSACTIONAL:
             self.transactions.batch_stored(what.header, offset, position)
 

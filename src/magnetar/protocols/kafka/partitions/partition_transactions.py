@@ -7,7 +7,8 @@ Rules:
   first batch of one is appended; so a log without it is known to have none, and costs nothing.
 * The cursor stays before the first batch of the oldest open transaction. So what is open is known
   after reading from it to the end, and retention keeps what such a transaction has written. It
-  moves on when transactions end, and, while none is open, every ``MOVE_OFFSETS``.
+  moves on when transactions end, and, while none is open, every ``MOVE_OFFSETS``: never past what
+  is readable and was not told yet, since that may open one.
 * When an append has failed it is not known what is stored: all is read again.
 
 Why: docs/adr/0117-transactions.md.
@@ -106,22 +107,26 @@ class PartitionTransactions:
     def batch_stored(self, header: BatchHeader, base_offset: int, position: Position) -> None:
         self.stored.batch(header._replace(base_offset=base_offset), position)
 
-    def marker_stored(self, header: BatchHeader, base_offset: int, commits: bool) -> None:
+    def marker_stored(
+        self, header: BatchHeader, base_offset: int, position: Position, commits: bool
+    ) -> None:
         self.stored.marker(header._replace(base_offset=base_offset), commits)
-        self._move()
+        # No further: what is readable behind it may be of a transaction, and be told next.
+        self._move(position)
 
     def _grew(self) -> None:
+        # By now all that is readable has been told (``log.watching``).
         if self._positions.end_offset - self._moved_offset >= MOVE_OFFSETS:
-            self._move()
+            self._move(self._positions.readable)
 
-    def _move(self) -> None:
-        """The cursor follows what is open."""
+    def _move(self, until: Position) -> None:
+        """The cursor follows what is open; where nothing is, to ``until``."""
         if self._cursor is None or not self.known:
             return
         first = self.stored.first_open
         self._moved_offset = self._positions.end_offset
         if first is None:
-            self._cursor.acknowledge_cumulative(self._positions.readable)
+            self._cursor.acknowledge_cumulative(until)
         else:
             before = self._positions.previous_position(first.position)
             self._cursor.acknowledge_cumulative(before)
