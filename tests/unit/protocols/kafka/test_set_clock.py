@@ -8,7 +8,14 @@ import asyncio
 import pytest
 
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
+from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetPartition,
+    TxnOffsetTopic,
+)
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
 from tests.unit.protocols.kafka.test_consumer_group_requests import begun as with_wide_topic
 from tests.unit.protocols.kafka.test_consumer_group_requests import member
@@ -20,10 +27,11 @@ from tests.unit.protocols.kafka.test_group_requests import (
     offset_of,
     synced,
 )
+from tests.unit.protocols.kafka.test_session import T
 from tests.unit.protocols.kafka.test_share_requests import earliest, produced
 from tests.unit.protocols.kafka.test_share_requests import joined as sharing
+from tests.unit.protocols.kafka.test_transaction_requests import NAME, G, until
 from tests.unit.protocols.kafka.test_transaction_requests import begun as transactional
-from tests.unit.protocols.kafka.test_transaction_requests import until
 
 DAY_S = 86_400.0
 BOTH_WAYS = pytest.mark.parametrize("ahead_s", [DAY_S, -DAY_S])
@@ -46,6 +54,35 @@ def test_members_of_a_classic_group_stay_and_the_dead_go(ahead_s: float) -> None
             alone = await joined(two)
         assert [each.member_id for each in alone.members] == [alone.member_id]
         assert await beats(one, dead) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario)
+
+
+@BOTH_WAYS
+def test_who_commits_in_transactions_is_a_member_for_as_long_as_ever(ahead_s: float) -> None:
+    """What it commits counts as its heartbeat, which went by the clock that is set: a day ahead,
+    one that was gone had its partitions all day; a day back, one that was there lost them."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, one = await transactional(world), world.peer()
+        join = await joined(one)
+        await synced(one, join, {join.member_id: b"all"})
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        await asyncio.sleep(5)
+        world.ahead_s = ahead_s
+        topic = TxnOffsetTopic(T, [TxnOffsetPartition(0, 5)])
+        sent = TxnOffsetCommitRequest(
+            NAME, G, *producer.own, join.generation, join.member_id, topics=[topic]
+        )
+        found = await producer.peer.ask(ApiKey.TXN_OFFSET_COMMIT, sent)
+        assert found.topics[0].partitions[0].error_code == 0
+        await asyncio.sleep(8)
+        assert await beats(one, join) is ErrorCode.NONE, "it is no eight seconds"
+        found = await producer.peer.ask(ApiKey.TXN_OFFSET_COMMIT, sent)
+        assert found.topics[0].partitions[0].error_code == 0
+        await asyncio.sleep(15)
+        assert await beats(one, join) is ErrorCode.UNKNOWN_MEMBER_ID, "its session is over"
 
     run(scenario)
 

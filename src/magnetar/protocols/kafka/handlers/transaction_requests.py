@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -140,15 +140,15 @@ class TransactionHandlers:
     async def commit_offsets(
         self, session: KafkaSession, head: RequestHead, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
-        now_ms = session.services.now_ms()
         key_of = partial(PendingKey, request.producer_id, request.group_id)
         found = await gathered(session.services, request.topics, key_of)
-        error = await self._commit_offsets(request, found.changes, now_ms)
+        error = await self._commit_offsets(request, found.changes, session.services.steady_ms)
         return TxnOffsetCommitResponse(topics=found.answered(_known(error, head)))
 
     async def _commit_offsets(
-        self, request: TxnOffsetCommitRequest, changes: list[Change], now_ms: int
+        self, request: TxnOffsetCommitRequest, changes: list[Change], now_ms: Callable[[], int]
     ) -> ErrorCode:
+        """``now_ms``: by what groups wait."""
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         coordinator = self.transactions.coordinator
@@ -160,7 +160,7 @@ class TransactionHandlers:
             live = shard.consumer(request.group_id)
             if live is None:
                 group = coordinator.group_in(shard, request.group_id)
-                return group.check_commit(*member, now_ms)
+                return group.check_commit(*member, now_ms())
             refused = live.group.check_commit(request.member_id, request.generation)
             # Producers know no epochs of members: to them it is a generation.
             stale = refused is ErrorCode.STALE_MEMBER_EPOCH
