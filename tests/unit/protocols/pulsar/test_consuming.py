@@ -714,6 +714,33 @@ def test_a_subscription_starts_at_a_time_back() -> None:
     run(scenario)
 
 
+def test_a_subscription_goes_back_although_something_of_it_is_not_due() -> None:
+    """What is not due stays known while nobody is there, and dispatch goes on where it rested: what
+    lay between the time that was asked for and that place never came."""
+
+    async def scenario(world: World) -> None:
+        publisher = await producer(world, 4)  # published at 1 ms
+        delayed = MessageMetadata(
+            producer_name="peer",
+            sequence_id=4,
+            publish_time=1,
+            deliver_at_time=int((world.now_s + 3600) * 1000),
+        ).SerializeToString()
+        payload = checked(len(delayed).to_bytes(4, "big") + delayed + b"later")
+        publisher.feed(send_frame(1, 4, payload))
+        await publisher.heard()
+        [peer] = await consumers(world, 1)
+        peer.flow(10)
+        assert await peer.entries() == [0, 1, 2, 3]
+        peer.acknowledge(0, 1, 2, 3)
+        peer.lose()
+        [again] = await consumers(world, 1, start_message_rollback_duration_sec=10**9)
+        again.flow(10)
+        assert await again.entries() == [0, 1, 2, 3]
+
+    run(scenario)
+
+
 def test_consumer_stats() -> None:
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)

@@ -233,6 +233,9 @@ async def _roll_back(
     except MagnetarError:
         topic.drop_reader(subscription)
         raise
+    finally:
+        # What rests, since it is not due, is known from there on, where the cursor was.
+        subscription.dispatcher.rewind()
 
 
 def _check_there(topic: SubscribableTopic, subscription: Subscription) -> None:
