@@ -9,7 +9,7 @@ import pytest
 from magnetar.env.metadata import SessionState
 from magnetar.model.errors import LogError
 from magnetar.topics.resend import FIRST_STEP_ENTRIES
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, ProducerAccessMode
 from tests.unit.protocols.pulsar.harness import Peer, World, run
 from tests.unit.protocols.pulsar.test_publishing import receipts
 
@@ -42,6 +42,57 @@ def test_what_is_sent_again_has_the_place_that_it_had(unseen: int) -> None:
         again.publish(5, first=110)
         assert len(await all_receipts(again, 5)) == 5
         assert len(world.log()._entries) == 115
+
+    run(scenario)
+
+
+def test_what_is_sent_again_after_a_wait_for_the_topic_has_the_place_that_it_had() -> None:
+    """Others had come to the topic before the producer was back: it has to wait for them."""
+
+    async def scenario(world: World) -> None:
+        waits = ProducerAccessMode.WaitForExclusive
+        before = world.peer()
+        came = await before.produce(name="wire", producer_access_mode=waits)
+        before.publish(10)
+        told = await all_receipts(before, 10)
+        before.lose()
+        other = world.peer()
+        await other.produce(name="other", producer_id=2)
+        again = world.peer()
+        epoch = came.producer_success.topic_epoch
+        answer = await again.produce(
+            name="wire", epoch=1, producer_access_mode=waits, topic_epoch=epoch
+        )
+        assert not answer.producer_success.producer_ready
+        other.lose()
+        assert (await again.next()).producer_success.producer_ready
+        again.publish(5, first=7)
+        assert (await all_receipts(again, 5))[:3] == told[7:]
+        assert len(world.log()._entries) == 12
+
+    run(scenario)
+
+
+def test_one_that_is_closed_as_its_turn_comes_does_not_have_the_topic() -> None:
+    async def scenario(world: World) -> None:
+        waits = ProducerAccessMode.WaitForExclusive
+        other, again = world.peer(), world.peer()
+        await other.produce(name="other", producer_id=2)
+        await again.produce(name="wire", epoch=1, producer_access_mode=waits)
+        topic, closing = world.topic(), BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        closing.close_producer.producer_id, closing.close_producer.request_id = 1, 7
+        catch_up = topic.frames.catch_up
+
+        async def closed_meanwhile() -> None:
+            await catch_up()
+            again.tell(closing)
+            await asyncio.sleep(1)
+
+        topic.frames.catch_up = closed_meanwhile  # type: ignore[method-assign]
+        other.lose()
+        await asyncio.sleep(2)
+        assert await again.kinds() == ["SUCCESS"]
+        assert topic.producers == {}
 
     run(scenario)
 

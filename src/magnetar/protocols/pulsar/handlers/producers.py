@@ -217,7 +217,11 @@ async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -
             await _begin_epoch(admission)
             if producer.gone:
                 return  # closed meanwhile
+            if _comes_back(request):
+                producer.resends = await topic.find_resends(producer.name)
             await _prepare(topic, producer)
+            if producer.gone:
+                return  # while the log was read
             # first in line until it is connected, so that nobody else has a turn meanwhile
             topic.waiting = [item for item in topic.waiting if item[0] is not producer]
             _connect(admission)
