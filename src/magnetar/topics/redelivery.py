@@ -132,8 +132,12 @@ class Redelivery:
             self._heap.clear()  # else what was forgotten stays there until somebody takes
 
     def has_below(self, key: Key) -> bool:
-        """Or it was forgotten just now."""
-        return bool(self._waiting) and self._heap[0] < key
+        """See ``Replays``. What was forgotten does not wait: whatever lies behind ``key`` would be
+        sent before it."""
+        heap, waiting = self._heap, self._waiting
+        while heap and heap[0] not in waiting:
+            heapq.heappop(heap)
+        return bool(heap) and heap[0] < key
 
     def up_to(self, last: Key) -> list[Key]:
         return [key for key in {**self._waiting, **dict.fromkeys(self.counts)} if key <= last]

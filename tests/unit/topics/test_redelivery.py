@@ -48,3 +48,15 @@ def test_what_is_acknowledged_before_it_is_sent_again_leaves_nothing() -> None:
         waiting.forget([(2, n)])
         waiting.forget([(1, n)])
     assert not waiting._heap
+
+
+def test_what_was_acknowledged_is_not_below_what_was_read() -> None:
+    """Else what lies behind that would be sent before it: of a message in chunks the second part
+    before the first."""
+    waiting = Redelivery()
+    waiting.add([(1, 3), (1, 6)], counted=False)
+    waiting.forget([(1, 3)])
+    assert not waiting.has_below((1, 5))
+    assert waiting.has_below((1, 7))
+    assert waiting.take(10) == [ReplayRun(1, 6, 1)]
+    assert not waiting.has_below((1, 7))
