@@ -427,3 +427,43 @@ def test_a_note_goes_with_its_image_and_with_the_first_change_only() -> None:
         decode_image(encode_image(state.snapshot())[:-1])
     state.reset(Position(3, 0))
     assert state.note == b""
+
+
+def test_an_older_image_with_a_note_leaves_the_later_note() -> None:
+    merged = AckState(make_chain(), EARLIEST)
+    merged.merge(AckImage(Position(9, 2), note=b"up to two"))
+    merged.merge(AckImage(Position(9, 1), note=b"up to one"))
+    assert (merged.mark_delete, merged.note) == (Position(9, 2), b"up to two")
+
+
+def test_a_log_that_ends_earlier_takes_back_what_was_acknowledged_behind_it_and_no_more() -> None:
+    state = AckState(make_chain(), EARLIEST)
+    state.acknowledge([Position(3, 0), Position(3, 2), Position(9, 1), Position(9, 3)])
+    state.acknowledge([Position(12, 1)])
+    for entry in (Position(9, 0), Position(9, 2), Position(12, 0)):
+        state.acknowledge_batch(entry, 4, [5])
+    before = state.snapshot()
+    assert not state.cut(Position(12, 2)), "nothing was acknowledged behind it"
+    assert state.snapshot() == before
+    assert state.cut(Position(9, 2))
+    sets = {Position(9, 0): 5, Position(9, 2): 5}
+    after = AckImage(Position(3, 0), {3: BitMap([2]), 9: BitMap([1])}, sets, before.reset_epoch + 1)
+    assert state.snapshot() == after
+    assert state.take_changes() is None, "what is stored of before is not brought back"
+    state.merge(before)
+    assert state.snapshot() == after
+    assert state.cut(Position(3, 1))
+    assert state.snapshot() == AckImage(Position(3, 0), reset_epoch=before.reset_epoch + 2)
+    assert state.partial_bytes == 0
+
+
+def test_what_survives_of_trimmed_ledgers_is_not_read_by_an_earlier_acknowledgement() -> None:
+    """A cursor of the compacted view reads on where the log has no ledgers any more."""
+    chain = make_chain()
+    chain.compacted_to = Position(5, 0)
+    state = AckState(chain, chain.mark_before(EARLIEST))
+    chain.trim(2)
+    assert not state.acknowledge_cumulative(Position(3, 1))
+    assert state.mark_delete < chain.before_first(), "what lies between may have survived"
+    assert state.acknowledge_cumulative(Position(9, 0))
+    assert state.mark_delete == Position(9, 0)

@@ -740,6 +740,36 @@ def test_a_deletion_that_failed_leaves_a_cursor_that_stores(lost: str) -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("holes", [True, False])
+def test_a_deletion_that_failed_is_taken_back_though_nothing_is_acknowledged_after_it(
+    closes: bool, holes: bool
+) -> None:
+    """The node says that the cursor is deleted: the next owner would do it. (The cursor is stored
+    in its node when the log is closed, unless it has holes.)"""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge([positions[0], *positions[3 : 4 if holes else 3]])
+        await cursor.wait_stored()
+        process.metadata.lose_answers = 1
+        with pytest.raises(MetadataError):
+            await log.cursors.delete("s")
+        if closes:
+            await log.close()
+        else:
+            await cursor.wait_stored()
+        taken = await Process(world).store(CONFIG).open(NAME)
+        expected = {positions[0], positions[3]} if holes else {positions[0]}
+        assert acked(taken.cursors.durable()["s"], positions) == expected
+
+    run_virtual(scenario())
+
+
 def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_again() -> None:
     async def scenario() -> None:
         world = World()
