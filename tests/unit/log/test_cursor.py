@@ -705,6 +705,33 @@ def test_a_deleted_cursor_leaves_nothing() -> None:
     run_virtual(scenario())
 
 
+def test_what_is_acknowledged_while_a_ledger_is_taken_is_not_stored_with_it() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        process.ledgers.hold = True
+        cursor.acknowledge([positions[3]])
+        first = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        (writer,) = process.ledgers.writers  # its snapshot is on the way
+        cursor.acknowledge([positions[5]])
+        second = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        writer.confirm()
+        await first
+        await asyncio.sleep(1)
+        assert not second.done(), "the ledger does not have it"
+        writer.confirm()
+        await second
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_deletion_that_failed_leaves_a_cursor_that_stores(lost: str) -> None:
     async def scenario() -> None:
