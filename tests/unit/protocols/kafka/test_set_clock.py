@@ -8,6 +8,8 @@ import asyncio
 import pytest
 
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
+from magnetar.protocols.kafka.coordination.transaction import marked
+from magnetar.protocols.kafka.coordination.transaction_states import TransactionEvent
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.transaction_messages import (
@@ -141,6 +143,62 @@ def test_transactions_are_open_for_as_long_as_their_producer_asked_for(ahead_s: 
         assert await producer.end(True) is ErrorCode.PRODUCER_FENCED
 
     run(scenario)
+
+
+@BOTH_WAYS
+def test_a_transaction_that_was_just_begun_is_not_open_for_a_day(ahead_s: float) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await transactional(world, timeout_ms=60_000)
+        assert await producer.add() is ErrorCode.NONE
+        world.ahead_s = ahead_s
+        await asyncio.sleep(40)
+        assert await producer.produce(1) is ErrorCode.NONE
+        assert await producer.end(True) is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_one_that_ends_as_it_is_late_is_let_be() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await transactional(world, timeout_ms=60_000)
+        assert await producer.add() is ErrorCode.NONE
+        transactions = world.server.transactions
+        shard = await transactions.coordinator.shard(NAME)
+        await asyncio.sleep(59.5)
+        async with transactions._locks.held(NAME):
+            await asyncio.sleep(2)  # the look waits
+            ended = marked(
+                shard.log.state.transactions[NAME].moved(TransactionEvent.COMMITTED, 1), 1
+            )
+            await transactions._keep(shard, NAME, ended)
+        await asyncio.sleep(5)
+        record = await transactions.find(NAME)
+        assert record == ended
+        assert await producer.add() is ErrorCode.NONE
+        await asyncio.sleep(65)
+        assert await producer.end(True) is ErrorCode.PRODUCER_FENCED, "others are looked at still"
+
+    run(scenario)
+
+
+@BOTH_WAYS
+def test_transactional_ids_are_known_as_long_as_is_said(ahead_s: float) -> None:
+    """By a clock that was set ahead by more all producers were forgotten that had no transaction
+    open just then; set back, nobody was."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await transactional(world)
+        await producer.transaction(True, 1)
+        world.ahead_s = ahead_s
+        await asyncio.sleep(3_000)
+        producer.peer = world.peer()  # the connection was idle for too long
+        await producer.transaction(True, 2)
+        await asyncio.sleep(3_000)
+        assert await world.server.transactions.find(NAME) is not None
+        await asyncio.sleep(1_000)
+        assert await world.server.transactions.find(NAME) is None
+
+    run(scenario, transactional_ids_retention_ms=3_600_000)
 
 
 def test_offsets_of_a_group_without_members_are_kept_as_long_as_is_said() -> None:

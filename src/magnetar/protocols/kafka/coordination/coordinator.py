@@ -68,10 +68,11 @@ ID_CHARS_MAX: Final = 32_767
 """Of a group, or of transactions: what all versions of the requests have place for."""
 
 
-class OpenSince(NamedTuple):
-    """When a transaction was begun: as its record says, and by ``KafkaServices.steady_ms``."""
+class Since(NamedTuple):
+    """When a transaction was begun, or its id used: as its record says, and by
+    ``KafkaServices.steady_ms``."""
 
-    started_ms: int
+    date_ms: int
     steady_ms: int
 
 
@@ -83,8 +84,10 @@ class Shard:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers: dict[str, LiveConsumerGroup] = {}
         self.shares: dict[str, LiveShareGroup] = {}
-        self.open_since: dict[str, OpenSince] = {}
-        """Transactions, by their ids, as ``Transactions`` saw them last."""
+        self.open_since: dict[str, Since] = {}
+        """Transactions, by their ids, as ``Transactions`` saw them last,"""
+        self.used_since: dict[str, Since] = {}
+        """and when the ids were used last."""
         self._held = ExitStack()
         self._held.enter_context(offset_log.topic.held())
 

@@ -31,8 +31,8 @@ from magnetar.protocols.kafka.coordination import transaction
 from magnetar.protocols.kafka.coordination.coordinator import (
     NAMESPACE,
     Coordinator,
-    OpenSince,
     Shard,
+    Since,
 )
 from magnetar.protocols.kafka.coordination.coordinator_state import Change, TransactionKey
 from magnetar.protocols.kafka.coordination.transaction import (
@@ -128,9 +128,20 @@ class Transactions:
     async def _store(self, shard: Shard, name: str, verdict: TransactionVerdict) -> None:
         if verdict.record is None:
             return
-        await self.coordinator.change(shard, [(TransactionKey(name), verdict.record)])
+        await self._keep(shard, name, verdict.record)
         if verdict.record.ending:
             self._finish(name)
+
+    async def _keep(self, shard: Shard, name: str, record: TransactionRecord) -> None:
+        """Stored when it returns. Raises as ``Coordinator.change``."""
+        await self.coordinator.change(shard, [(TransactionKey(name), record)])
+        # Now: its dates may be of another day by the next look, when somebody sets the clock.
+        steady_ms = self._services.steady_ms()
+        shard.used_since[name] = Since(record.changed_ms, steady_ms)
+        if record.ongoing:
+            shard.open_since.setdefault(name, Since(record.started_ms, steady_ms))
+        else:
+            shard.open_since.pop(name, None)
 
     def offsets_place(self, group_id: str) -> Place:
         """What a transaction that commits offsets of the group has as a part."""
@@ -277,7 +288,7 @@ class Transactions:
             if shard.log.state.transactions.get(name) is not record:
                 return False
             done = transaction.marked(record, self._services.now_ms())
-            await self.coordinator.change(shard, [(TransactionKey(name), done)])
+            await self._keep(shard, name, done)
         return True
 
     async def _name_of(self, place: Place) -> TopicName:
@@ -348,8 +359,8 @@ class Transactions:
         records, before, services = shard.log.state.transactions, shard.open_since, self._services
         shard.open_since = {
             name: known
-            if (known := before.get(name)) and known.started_ms == record.started_ms
-            else OpenSince(record.started_ms, services.steady_of(record.started_ms))
+            if (known := before.get(name)) and known.date_ms == record.started_ms
+            else Since(record.started_ms, services.steady_of(record.started_ms))
             for name, record in records.items()
             if record.ongoing
         }
@@ -362,8 +373,8 @@ class Transactions:
         for name in late:
             try:
                 async with self._locks.held(name):
-                    found, known = records.get(name), shard.open_since[name]
-                    if found is None or found.started_ms != known.started_ms:
+                    found, known = records.get(name), shard.open_since.get(name)
+                    if found is None or known is None or found.started_ms != known.date_ms:
                         continue  # it has ended meanwhile, and another may have begun
                     open_ms = services.steady_ms() - known.steady_ms
                     aborted = transaction.time_out(found, open_ms, services.now_ms())
@@ -378,13 +389,21 @@ class Transactions:
         kept_ms = self._services.config.transactional_ids_retention_ms
         if not kept_ms:
             return
-        before_ms = self._services.now_ms() - kept_ms
-        for name, record in list(shard.log.state.transactions.items()):
-            if record.ongoing or record.ending or record.changed_ms >= before_ms:
+        records, before, services = shard.log.state.transactions, shard.used_since, self._services
+        shard.used_since = {
+            name: known
+            if (known := before.get(name)) and known.date_ms == record.changed_ms
+            else Since(record.changed_ms, services.steady_of(record.changed_ms))
+            for name, record in records.items()
+        }
+        steady_ms = services.steady_ms()
+        for name, record in list(records.items()):
+            unused_ms = steady_ms - shard.used_since[name].steady_ms
+            if record.ongoing or record.ending or unused_ms <= kept_ms:
                 continue
             try:
                 async with self._locks.held(name):
-                    if shard.log.state.transactions.get(name) is record:
+                    if records.get(name) is record:
                         await self.coordinator.change(shard, [(TransactionKey(name), None)])
             except MagnetarError as error:
                 log.info("transactional id not forgotten", transaction=name, error=str(error))
