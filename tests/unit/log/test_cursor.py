@@ -512,6 +512,56 @@ def test_a_former_owner_forgets_nothing_that_a_later_one_stored() -> None:
     run_virtual(scenario())
 
 
+def test_how_often_a_cursor_was_reset_is_known_after_two_owners_that_die() -> None:
+    """The second one finds nothing but a mark in the cursor's ledger, and keeps it in the node."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[7])
+        await cursor.wait_stored()
+        await cursor.reset(positions[3])
+        for _ in range(2):
+            log = await Process(world).store(CONFIG).open(NAME)
+        lending = log.cursors.durable()["s"].lending
+        assert lending is not None
+        assert lending.image() == AckImage(positions[2], reset_epoch=1)
+
+    run_virtual(scenario())
+
+
+def test_an_owner_that_opens_slowly_forgets_nothing_that_a_later_one_stored() -> None:
+    """It has written the log's record, and reads the cursors when another has the log."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        first = await Process(world).store(CONFIG).open(NAME)
+        await first.cursors.open("s", LATEST)
+        slow, go = Process(world), asyncio.Event()
+        children = slow.metadata.children
+
+        async def later(path: str) -> list[str]:
+            await go.wait()
+            return await children(path)
+
+        slow.metadata.children = later  # type: ignore[method-assign]
+        opening = asyncio.ensure_future(slow.store(CONFIG).open(NAME))
+        await asyncio.sleep(1)
+        new = await Process(world).store(CONFIG).open(NAME)
+        positions = await publish(new, ENTRIES, 4)
+        cursor = new.cursors.durable()["s"]
+        cursor.acknowledge([positions[0], positions[2]])
+        await cursor.wait_stored()
+        go.set()
+        opened = await opening
+        assert acked(opened.cursors.durable()["s"], positions) == {positions[0], positions[2]}
+
+    run_virtual(scenario())
+
+
 async def watched(world: World) -> tuple[ManagedLog, list[LogFencedError]]:
     """The log, opened by an owner, and what it was lost for."""
     told: list[LogFencedError] = []
@@ -728,6 +778,47 @@ def test_what_is_acknowledged_while_a_ledger_is_taken_is_not_stored_with_it() ->
         await second
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
+
+    run_virtual(scenario())
+
+
+def test_a_ledger_that_is_about_to_be_taken_is_not_named_as_left_over() -> None:
+    """What is named is deleted sooner or later, by then perhaps under the cursor."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        owner = await Process(world).store(CONFIG).open(NAME)
+        cursor = await owner.cursors.open("s", EARLIEST)
+        cursor.acknowledge([positions[0]])
+        await cursor.wait_stored()
+        process, go = Process(world), asyncio.Event()
+        log = await process.store(CONFIG).open(NAME)  # the state is in the node, its ledger left
+        cursor = log.cursors.durable()["s"]
+        delete = process.ledgers.delete
+
+        async def slow(ledger_id: int) -> None:
+            await go.wait()
+            await delete(ledger_id)
+
+        process.ledgers.delete = slow  # type: ignore[method-assign]
+        assert isinstance(cursor, ManagedCursor)
+        assert isinstance(cursor.store, CursorStore)
+        forgetting = asyncio.ensure_future(cursor.store.forget_leftovers())
+        await asyncio.sleep(1)
+        cursor.acknowledge([positions[5]])
+        process.ledgers.hold = True
+        storing = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        go.set()
+        await forgetting
+        await asyncio.sleep(1)
+        node = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+        assert not {each.ledger_id for each in process.ledgers.writers} & {*node.deleting}
+        (writer,) = process.ledgers.writers
+        process.ledgers.hold = False
+        writer.confirm()
+        await storing
 
     run_virtual(scenario())
 

@@ -310,3 +310,43 @@ def test_leftovers_are_not_looked_at_while_a_cursor_takes_a_ledger() -> None:
         assert positions[10] in acked(newest.cursors.durable()["s"], positions)
 
     run_virtual(scenario())
+
+
+def test_a_cursor_whose_node_is_in_doubt_is_asked_for() -> None:
+    """It was stored before, and the answer to its last write, at the log's close, was lost."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log, positions = await owned(world, False, process)
+        before = acked(log.cursors.durable()["s"], positions)
+        process.metadata.lose_answers = 1
+        await log.close()
+        assert handed(world) is None
+        again = await Process(world).store(CONFIG, TINY).open(NAME)
+        assert acked(again.cursors.durable()["s"], positions) == before
+
+    run_virtual(scenario())
+
+
+def test_a_deletion_that_is_not_finished_is_the_next_owners_to_finish() -> None:
+    """Else who uses the name again would have what was acknowledged before it was deleted."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log, positions = await owned(world, True, process)
+
+        async def away(_ledger_id: int) -> None:
+            raise LedgerError("not now")
+
+        process.ledgers.delete = away  # type: ignore[method-assign]
+        await log.cursors.delete("s")
+        await log.close()
+        assert handed(world) is None
+        again = await Process(world).store(CONFIG, TINY).open(NAME)
+        assert cursor_path(NAME, "s") not in world.nodes
+        fresh = await again.cursors.open("s", EARLIEST)
+        assert acked(fresh, positions) == frozenset()
+
+    run_virtual(scenario())
