@@ -485,6 +485,35 @@ def test_what_is_begun_elsewhere_goes_with_its_hold() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("ends", ["released", "given up"])
+def test_a_hold_that_ends_while_its_ledger_is_looked_at_leaves_no_view(ends: str) -> None:
+    """The ledger was given up by then, and deleted, as what was left of the log."""
+
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        found = await job(log, process)
+        opening = process.ledgers.open_no_recovery
+
+        async def slow(ledger_id: int) -> MemoryReader:
+            if ends == "released":
+                await log.holds.release(HOLDER)
+                log.tick()
+            else:
+                log.compaction.give_up(HOLDER)
+            return await opening(ledger_id)
+
+        process.ledgers.open_no_recovery = slow  # type: ignore[method-assign]
+        with pytest.raises(NotAllowedError, match="hold has ended"):
+            await log.compaction.take(HOLDER, None, found)
+        log.tick()
+        await turns()
+        assert log.compaction.stats is None
+        assert alive(world, log) == set()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

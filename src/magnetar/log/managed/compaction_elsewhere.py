@@ -107,6 +107,8 @@ class CompactionElsewhere:
         self._check_base(base)
         length = await self._check_found(holder, found)
         self._check_base(base)
+        # Once more: what is given up is about to be deleted, whatever was read of it.
+        self._check_given(holder, found)
         given = self._given.pop(holder, NO_LEDGER)
         if given != found.ledger_id:
             self._store.give_up_compacted(given)
@@ -138,12 +140,16 @@ class CompactionElsewhere:
             if found.entries:
                 raise NotAllowedError(f"log {self._name}: {found.entries} entries in no ledger")
             return 0
-        if self._given.get(holder, NO_LEDGER) != found.ledger_id:
+        self._check_given(holder, found)
+        return await self._check_ledger(found)
+
+    def _check_given(self, holder: str, found: CompactedElsewhere) -> None:
+        given = self._given.get(holder, NO_LEDGER)
+        if found.ledger_id not in (NO_LEDGER, given):
             raise NotAllowedError(
                 f"log {self._name}: ledger {found.ledger_id} was not made for {holder}, or the "
                 "hold has ended meanwhile; compact again"
             )
-        return await self._check_ledger(found)
 
     async def _check_ledger(self, found: CompactedElsewhere) -> int:
         reader = await self._ledgers.open_no_recovery(found.ledger_id)
