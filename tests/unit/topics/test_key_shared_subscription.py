@@ -213,6 +213,39 @@ def test_behind_a_transaction_delayed_entries_wait_for_their_time_too(
     run(scenario, entries=0)
 
 
+@pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.SHARED, Kind.KEY_SHARED])
+def test_what_nobody_gets_of_transactions_is_no_backlog(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else markers and what was aborted would keep their ledgers, and never be read past."""
+    describe = PulsarEntryFormat.describe
+    parts = {
+        b"aborted": TransactionPart(1),
+        b"abort": TransactionPart(1, False),
+        b"committed": TransactionPart(2),
+        b"commit": TransactionPart(2, True),
+    }
+
+    def described(self: PulsarEntryFormat, payload: memoryview) -> Description:
+        part = parts.get(sticky_key(payload))
+        return describe(self, payload)._replace(transaction=part)
+
+    monkeypatch.setattr(PulsarEntryFormat, "describe", described)
+
+    async def scenario(site: Site) -> None:
+        each = Keyed(site)
+        join = each.join if kind is Kind.KEY_SHARED else partial(site.join, kind)
+        consumer, client = join(10)
+        each.publish("aborted", "committed", "abort", "k", "commit")
+        assert await client.entries() == [1, 3]
+        cursor = site.subscription.cursor
+        assert cursor.backlog_entries() == 2
+        site.acknowledge(consumer, 1, 3)
+        assert cursor.backlog_entries() == 0
+
+    run(scenario, entries=0)
+
+
 def test_what_waits_goes_over_to_the_next_kind_while_something_is_delayed() -> None:
     """Found again without reading from the start; nothing is lost, and nothing counted on."""
 
