@@ -303,6 +303,19 @@ def test_exclusive_and_failover_consumers_get_everything_at_once() -> None:
     run(scenario, entries=0)
 
 
+def test_who_is_not_active_has_nothing_sent_again() -> None:
+    async def scenario(site: Site) -> None:
+        active, first = site.join(Kind.FAILOVER, 20, name="a")
+        other, second = site.join(Kind.FAILOVER, 20, name="b")
+        assert await first.entries() == [0, 1, 2, 3, 4, 5]
+        site.subscription.redeliver(other, ())
+        assert (await first.entries(), await second.entries()) == ([], [])
+        site.subscription.redeliver(active, ())
+        assert await first.entries() == [0, 1, 2, 3, 4, 5]
+
+    run(scenario)
+
+
 def test_what_waits_stays_known_when_the_last_consumer_leaves() -> None:
     """Found again without reading: what comes behind is read from where it was."""
 

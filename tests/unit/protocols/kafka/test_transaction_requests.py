@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import EntryDamagedError, LedgerError, LogError, MetadataError
+from magnetar.log.seam import AppendDone
+from magnetar.model.errors import (
+    EntryDamagedError,
+    LedgerError,
+    LogError,
+    MetadataError,
+    NotEnoughReplicasAfterAppendError,
+)
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
@@ -324,6 +331,32 @@ def test_the_cursor_follows_what_others_write(monkeypatch: Any) -> None:
             await world.peer().ask(ApiKey.PRODUCE, producing(batch(1, number)))
         marked = log.cursors.durable()[CURSOR].mark_delete
         assert log.positions.entries_between(marked, log.positions.readable) == 16
+
+    run(scenario)
+
+
+def test_what_may_be_lost_and_is_there_is_not_stable() -> None:
+    """Too few replicas were in sync when it was appended: its producer is told so, and the log has
+    it all the same."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, log = await begun(world), (await world.services.partition(T, 0)).log
+        append = log.append
+
+        def appended(payloads: Any, done: AppendDone, content: Any = None) -> None:
+            error = NotEnoughReplicasAfterAppendError("too few replicas are in sync")
+            append(payloads, lambda *_: done(error, ()), content)
+
+        assert await producer.add() is ErrorCode.NONE
+        log.append = appended  # type: ignore[method-assign]
+        assert await producer.produce(1) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        log.append = append  # type: ignore[method-assign]
+        found = await committed_part(world.peer(), 0)
+        assert (found.last_stable_offset, found.high_watermark) == (0, 1)
+        assert await producer.end(False) is ErrorCode.NONE
+        found = await committed_part(world.peer(), 0)
+        assert (found.last_stable_offset, found.high_watermark) == (2, 2)
+        assert [each.first_offset for each in found.aborted or ()] == [0]
 
     run(scenario)
 
