@@ -524,6 +524,32 @@ def test_a_binding_that_cannot_be_stored_is_not_given() -> None:
     with_two(scenario)
 
 
+def test_a_binding_whose_end_cannot_be_stored_holds() -> None:
+    """What is acknowledged where it is served counts still, and who needs it here asks again."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(10)
+        assert await entries(peer, 3) == [0, 1, 2]
+        before, subscription = two.bound(), two.owner.topic().subscription("s")
+        lending = subscription.cursor.lending
+        lending.failing = MagnetarError("no store")  # type: ignore[union-attr]
+        with pytest.raises(MagnetarError):
+            async with subscription.lock:
+                await subscription.end_binding()
+        assert two.bound() == before
+        peer.acknowledge(0, 1)
+        await eventually(lambda: two.mark() == Position(1, 1))
+        lending.failing = None  # type: ignore[union-attr]
+        async with subscription.lock:
+            await subscription.end_binding()
+        assert two.bound() is None
+
+    with_two(scenario)
+
+
 def test_news_of_other_bindings_are_passed_over() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(1)
