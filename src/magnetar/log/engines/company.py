@@ -69,14 +69,19 @@ class PartitionCompany:
         """Of the durable cursors."""
         return self._cursors.stores()
 
-    def needed_from(self) -> list[Position]:
+    def needed_from(self, *, counted: bool) -> list[Position]:
         """See ``LogCompany``."""
-        checkpoint = self._record.checkpoint
+        checkpoint = self._record.stored if counted else self._record.checkpoint
         marks = [each.stored_mark_delete for each in self.stores()]
         marks += [] if checkpoint is None else [checkpoint.position]
         places = self._places
         after = [places.position(places.following(places.offset(mark) + 1)) for mark in marks]
         return after + [Position(hold.ledger_id, 0) for hold in self._holds.all()]
+
+    async def count(self) -> None:
+        """See ``LogCompany``."""
+        if self._record.stored != self._record.checkpoint:
+            await self._record.save()
 
     @property
     def created_ms(self) -> int:

@@ -528,6 +528,13 @@ class LocalLog:
             self._write_epochs()
         return freed
 
+    def lets_go(self, kept: Kept, *, committed_end: int, now_ms: int) -> bool:
+        """Whether ``let_go`` would delete something."""
+        active = self._age(self.segments[-1])
+        return self._deletable(kept, committed_end, now_ms) > 0 or outlived(
+            active, kept, committed_end=committed_end, now_ms=now_ms
+        )
+
     def let_go(self, kept: Kept, *, committed_end: int, now_ms: int) -> int:
         """What is not kept any longer goes; how many bytes. Raises ``OSError``."""
         # Sealed ones first: on a full disk they make room for what sealing another one writes.
@@ -539,14 +546,16 @@ class LocalLog:
         return freed
 
     def _let_sealed_go(self, kept: Kept, committed_end: int, now_ms: int) -> int:
-        count = deletable(
+        return self.delete_segments(self._deletable(kept, committed_end, now_ms))
+
+    def _deletable(self, kept: Kept, committed_end: int, now_ms: int) -> int:
+        return deletable(
             [self._age(segment) for segment in self.segments[:-1]],
             kept,
             log_start=self.log_start,
             committed_end=committed_end,
             now_ms=now_ms,
         )
-        return self.delete_segments(count)
 
     def swap_in(self, old: Sequence[Segment], new: Segment) -> None:
         """``new``, whose batches are in ``.log.cleaned`` and synced, takes the place of ``old``:

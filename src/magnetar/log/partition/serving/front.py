@@ -1,14 +1,15 @@
 """Where a log on partitions begins for readers by offsets, and how it begins later.
 
-Owns the order of a deletion: files, then who reads, then the checkpoint, then the answer.
-Implements ``log.seam.LogFront``.
+Owns the order of a deletion: files, then who reads, then where the log begins, then the answer.
+Nothing is deleted that a later owner must read (``log.seam.Checkpoints``). Implements
+``log.seam.LogFront``.
 
 Why: docs/adr/0138-records-are-deleted-at-offsets.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from magnetar.log.partition.group_append import FULL
@@ -20,16 +21,18 @@ EVERYTHING: Final = -1
 
 
 class PartitionFront:
-    """``require_open`` raises if the log is not open here; ``trimmed`` is told that it begins
-    later."""
+    """``require_open`` raises if the log is not open here; ``count`` if what is before an offset
+    cannot be deleted now; ``trimmed`` is told that it begins later."""
 
     def __init__(
         self,
         hosted: HostedReplica,
         places: BatchPlaces,
         require_open: Callable[[], None],
+        count: Callable[[int], Awaitable[None]],
         trimmed: Callable[[], None],
     ) -> None:
+        self._count = count
         self._hosted = hosted
         self._places = places
         self._require_open = require_open
@@ -43,12 +46,17 @@ class PartitionFront:
         return self._hosted.source.log_start
 
     async def delete_before(self, offset: int) -> int:
-        """See the seam. Raises ``OffsetOutOfRangeError``, ``LogError``."""
+        """See the seam. Raises ``OffsetOutOfRangeError``, ``LogError``, ``MetadataError``, and
+        ``ServiceNotReadyError`` for what can be deleted a little later."""
         self._require_open()
         source, end, name = self._hosted.source, self._places.end, self._hosted.name
         wanted = end if offset == EVERYTHING else offset
         if not 0 <= wanted <= end:
             raise OffsetOutOfRangeError(f"{name}: records can be deleted up to {end}, not {offset}")
+
+        if wanted > source.log_start:
+            await self._count(wanted)
+            self._require_open()
 
         def job() -> None:
             source.delete_records(max(wanted, source.log_start))  # another may have been quicker

@@ -34,6 +34,7 @@ from magnetar.log.ack_store import AckStore
 from magnetar.log.partition.batch_header import read_header
 from magnetar.log.partition.group_append import FULL, Outcome
 from magnetar.log.partition.hosting import HostedReplica, Rewritten
+from magnetar.log.partition.limits import Kept
 from magnetar.log.partition.local_log import Appended
 from magnetar.log.partition.replication.leader import AppendOutcome
 from magnetar.log.partition.serving.envelopes import ENVELOPE, just_wrapped, wrap
@@ -80,6 +81,7 @@ from magnetar.model.errors import (
     NoSpaceError,
     NotEnoughReplicasAfterAppendError,
     OffsetOutOfRangeError,
+    ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
 
@@ -103,8 +105,14 @@ class LogCompany(Protocol):
         """Of the durable cursors."""
         ...
 
-    def needed_from(self) -> list[Position]:
-        """Positions at or after which somebody still needs what the log holds."""
+    def needed_from(self, *, counted: bool) -> list[Position]:
+        """Positions at or after which somebody still needs what the log holds: ``counted``, by the
+        checkpoint that a later owner would find, else by that of now."""
+        ...
+
+    async def count(self) -> None:
+        """The checkpoint of now is stored when it returns. Raises ``LogFencedError``,
+        ``MetadataError``."""
         ...
 
     def pass_over(self, front: Position) -> None:
@@ -170,7 +178,7 @@ class PartitionLog:
         self.tabled: TabledLedgers = NoTable(name)
         self.compaction: KeyCompaction = NoCompaction(self)
         self.front: LogFront = PartitionFront(
-            hosted, found.places, self.require_open, self._begins_later
+            hosted, found.places, self.require_open, self._count_before, self._begins_later
         )
         self.epochs: LogEpochs = PartitionEpochs(hosted, self.require_open)
         self.producers: LogProducers | None = PartitionProducers(hosted, self.require_open)
@@ -520,12 +528,48 @@ class PartitionLog:
         self._trimming = True
         self.scope.spawn(self._trim(), "trim")
 
+    def _needed_end(self, *, counted: bool) -> int:
+        """Nobody needs what is before it."""
+        needed = map(self.places.offset, self._company.needed_from(counted=counted))
+        return min([self.places.end, *needed])
+
+    async def _count(self, kept: Kept, now_ms: int) -> None:
+        """What is about to go is counted first by the checkpoint that a later owner would find:
+        else it would look for that in vain. (Nothing else writes it all the time.)"""
+        source, end = self._hosted.source, self._needed_end(counted=False)
+        if end <= self._needed_end(counted=True):
+            return
+        if await self._hosted.run(lambda: source.lets_go(kept, committed_end=end, now_ms=now_ms)):
+            try:
+                await self._company.count()
+            except LogFencedError as error:
+                self.lose(error)
+            except MagnetarError as error:  # what it counts already goes
+                log.info("checkpoint not stored", log=self.name, error=str(error))
+
+    async def _count_before(self, offset: int) -> None:
+        """Records before it are to be deleted; as ``_count``. Raises what storing does, and
+        ``ServiceNotReadyError``: some are still to be counted."""
+        if self.checkpoints.stored is None:
+            return
+        try:
+            await self._company.count()
+        except LogFencedError as error:
+            self.lose(error)
+            raise
+        stored, places = self.checkpoints.stored, self.places
+        if stored is not None and places.following(places.offset(stored.position) + 1) < offset:
+            raise ServiceNotReadyError(
+                f"log {self.name} is taking in what queries have staged, from {stored.position} "
+                "on; delete records again in a moment"
+            )
+
     async def _trim(self) -> None:
         source, now_ms = self._hosted.source, self._now_ms()
-        needed = [self.places.offset(each) for each in self._company.needed_from()]
-        end = min([self.places.end, *needed])
         kept = kept_of(self._policy)
         try:
+            await self._count(kept, now_ms)
+            end = self._needed_end(counted=True)
             await self._hosted.run(lambda: source.let_go(kept, committed_end=end, now_ms=now_ms))
         except OSError as error:
             if error.errno not in FULL:

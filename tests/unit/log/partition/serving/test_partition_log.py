@@ -27,19 +27,21 @@ from magnetar.log.partition.serving.batch_places import BatchPlaces
 from magnetar.log.partition.serving.partition_log import PartitionLog
 from magnetar.log.partition.serving.partition_names import other_name, partition_of
 from magnetar.log.policy import Engine, LogPolicy, PieceRule, Retention
-from magnetar.log.seam import Content, Cursor, LogStore, Run, WritableLog
+from magnetar.log.seam import Checkpoint, Content, Cursor, LogStore, Run, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
     LogError,
     LogFencedError,
     MagnetarError,
     MessageTooLargeError,
+    MetadataUnavailableError,
     NoSpaceError,
     NotAllowedError,
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
     OtherEngineError,
+    ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST, Position
 from tests.unit.log.contract.engines import append, fill, read_all
@@ -179,6 +181,44 @@ def test_retention_lets_go_what_no_subscription_needs(held_back: bool) -> None:
         assert Position(entries[0].ledger_id, entries[0].entry_id) == first
         assert source.positions.entries_between(EARLIEST, held[-1]) == 40 - held.index(first)
         await source.close()
+
+    setting.run(scenario)
+
+
+@pytest.mark.parametrize("store_is_away", [False, True])
+def test_what_goes_is_counted_by_the_checkpoint_that_a_later_owner_finds(
+    store_is_away: bool,
+) -> None:
+    """It looks for the rest behind that, and takes in once more what it does not find."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        held = await append(source, [bytes(100)] * 10)
+        source.checkpoints.keep(lambda: Checkpoint(held[9], b"ten"))
+        await source.checkpoints.save()
+        held += await append(source, [bytes(100)] * 30)
+        source.checkpoints.keep(lambda: Checkpoint(held[29], b"thirty"))
+        if store_is_away:
+
+            async def away() -> None:
+                raise MetadataUnavailableError("no answer")
+
+            source.checkpoints.save = away  # type: ignore[method-assign]
+        source.set_policy(replace(POLICY, retention=Retention(0, -1)))
+        setting.parts.now_ms += 1000
+        assert isinstance(source, PartitionLog)
+        source.tick()
+        while source._trimming:
+            await asyncio.wait(list(source.scope._tasks.running))
+        again = await setting.store().open(NAME)
+        stored = again.checkpoints.stored
+        assert stored == (
+            Checkpoint(held[9], b"ten") if store_is_away else Checkpoint(held[29], b"thirty")
+        )
+        first = again.positions.first
+        assert held[0] < first <= again.positions.next_position(stored.position)
+        await again.close()
 
     setting.run(scenario)
 
@@ -822,6 +862,28 @@ def test_a_full_disk_ends_no_log_whose_records_are_deleted(monkeypatch: pytest.M
 def read_offsets(directory: LogDirectory) -> dict[Partition, int]:
     path = directory.path / LOG_STARTS
     return decode_offsets(path.read_bytes(), path)
+
+
+def test_records_that_a_later_owner_has_to_find_are_not_deleted() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        held = await append(source, [b"x"] * 30, Content([1] * 30, [1] * 30))
+        place = held[9]
+        source.checkpoints.keep(lambda: Checkpoint(place, b"state"))
+        await source.checkpoints.save()
+        with pytest.raises(ServiceNotReadyError, match="in a moment"):
+            await source.front.delete_before(11)
+        assert source.front.offset == 0
+        assert await source.front.delete_before(10) == 10
+        place = held[19]  # it went on, and nobody has stored it
+        assert await source.front.delete_before(20) == 20
+        again = await setting.store().open(NAME)
+        assert again.checkpoints.stored == Checkpoint(place, b"state")
+        await again.close()
+
+    setting.run(scenario)
 
 
 def test_two_who_delete_the_same_records_are_both_answered_when_it_is_durable() -> None:
