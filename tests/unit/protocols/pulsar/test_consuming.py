@@ -593,6 +593,36 @@ def test_a_seek_sends_everybody_away_before_it_is_answered() -> None:
     run(scenario)
 
 
+def test_a_seek_to_the_end_goes_behind_all_that_was_stored() -> None:
+    """Of a log that was opened here just now the last entries may not be readable yet."""
+
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 3)
+        log = world.log()
+        log.held = True
+        await producer_again(world, 3, 2)
+
+        class Opening:
+            async def wait_whole(self) -> None:
+                log.held = False
+                log.release()
+
+        log.opening = Opening()  # type: ignore[assignment]
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 7
+        seek.seek.message_id.ledgerId = seek.seek.message_id.entryId = 2**63 - 1
+        peer.tell(seek)
+        await peer.heard()
+        log.held = False
+        log.release()
+        await peer.subscribe()
+        peer.flow(10)
+        assert await peer.entries() == []
+
+    run(scenario)
+
+
 def test_a_seek_that_fails_still_sends_consumers_back() -> None:
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)
