@@ -309,6 +309,33 @@ def test_appends_fail_in_order_when_no_ledger_can_be_created() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_ledger_that_the_record_does_not_get_is_deleted(stored: bool) -> None:
+    """Its first write fails: it names the ledger, of which nobody hears, or it does not."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log = await process.store(SMALL).open(NAME)
+        put, failing = process.metadata.put, [True]
+
+        async def fails_once(path: str, value: bytes, version: int) -> int:
+            if failing and not stored:
+                failing.clear()
+                raise MetadataError("no answer")
+            return await put(path, value, version)
+
+        process.metadata.put = fails_once  # type: ignore[method-assign]
+        process.metadata.lose_answers = int(stored)
+        await publish(log, 0, 25)  # some ledgers: what is left over goes when one ends
+        assert len(process.ledgers.writers) == 4
+        await asyncio.sleep(5)
+        assert world.alive() == {each.ledger_id for each in log.stats().ledgers}
+        assert values(await read_all(log)) == list(range(25))
+
+    run_virtual(scenario())
+
+
 def test_the_queue_of_a_changing_log_is_bounded_and_nothing_overtakes() -> None:
     async def scenario() -> None:
         config = LedgerConfig(roll_queue_bytes_max=1024)

@@ -91,6 +91,32 @@ def test_what_became_readable_with_a_marker_is_open_at_the_next_leader() -> None
     setting.run(scenario)
 
 
+def test_a_marker_moves_nothing_while_it_is_not_known_what_is_stored() -> None:
+    """An append has failed, and what it brought is in the log all the same."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        log = await setting.store().open(NAME)
+        writing = Writing(log)
+        await writing.transactions.prepare()
+        writing.records(FIRST)
+        await writing.told()
+        failed = batch([b"a"], producer=(SECOND, 0, 0), attributes=TRANSACTIONAL)
+        log.append([failed], lambda *_: writing.transactions.doubt(), Content((1,), (1,), Stamp()))
+        writing.commit(FIRST)
+        await writing.told()
+        assert not writing.transactions.known
+        await log.close()
+        again = await setting.store().open(NAME)
+        transactions = PartitionTransactions(again)
+        transactions.learned(await transactions.read())
+        assert transactions.stable_offset() == 1
+        assert transactions.writers.marker(SECOND, 0, 0)
+        await again.close()
+
+    setting.run(scenario)
+
+
 def test_what_was_found_with_a_marker_in_a_ledger_that_failed_is_open_at_the_next_owner() -> None:
     async def scenario() -> None:
         world = World()
