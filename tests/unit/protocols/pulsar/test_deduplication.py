@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.seam import AppendDone, Content
 from magnetar.model.errors import NotEnoughBookiesError
 from magnetar.topics.deduplicating import DEDUPLICATION
 from magnetar.wire.pulsar.codes import ServerError
@@ -161,6 +162,33 @@ def test_a_repeat_of_what_fails_is_answered_by_nobody_and_stored_when_it_comes_a
         again.feed(send(1) + send(1) + send(0))
         assert await all_receipts(again, 3) == [(1, True), (1, False), (0, False)]
         assert await ids(world) == [0, 1]
+
+    run(scenario, **ON)
+
+
+def test_of_what_fails_half_way_that_is_known_which_is_stored() -> None:
+    """What the rest of it would have been is stored when it comes again."""
+
+    async def scenario(world: World) -> None:
+        peer, _ = await connect(world)
+        peer.feed(send(1))
+        assert await all_receipts(peer, 1) == [(1, True)]
+        topic = world.topic()
+        append = topic.publish
+
+        def half(payloads: Any, done: AppendDone, content: Any = None) -> None:
+            error = NotEnoughBookiesError("too few")
+            kept = Content(content.messages[:1], content.publish_times_ms[:1])
+            append(payloads[:1], lambda _, runs: done(error, runs), kept)
+
+        topic.publish = half
+        peer.feed(send(2) + send(3))
+        await peer.heard()
+        again, last = await connect(world)
+        assert last == 2
+        again.feed(send(2) + send(3))
+        assert await all_receipts(again, 2) == [(2, False), (3, True)]
+        assert await ids(world) == [1, 2, 3]
 
     run(scenario, **ON)
 
