@@ -245,6 +245,27 @@ def test_a_table_is_not_attached_while_a_ledger_is_deleted_in_part() -> None:
     asyncio.run(scenario())
 
 
+def test_what_comes_in_the_place_of_a_lost_end_is_not_deleted() -> None:
+    """Bookies that do not sync have lost the log's end, and records up to there were deleted."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(KEPT).open(NAME)
+        positions = await publish(log, 0, 6)
+        assert await log.front.delete_before(-1) == 6
+        lost = world.ledgers[positions[-1].ledger_id]
+        del lost.entries[-1:]
+        again = await Process(world).store(KEPT).open(NAME)
+        end = again.positions.end_offset
+        assert end < 6
+        assert again.front.offset == end
+        await publish(again, 6, 4)
+        assert values(await read_all(again)) == [6, 7, 8, 9]
+        await again.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_a_later_owner_must_read_stays() -> None:
     """The feeder's checkpoint counts up to a position; behind it lies what it has to find."""
 
