@@ -101,6 +101,17 @@ def test_other_producers_other_contents_and_plain_frames_are_no_repeats() -> Non
     asyncio.run(scenario())
 
 
+def test_all_chunks_of_the_first_message_are_searched_for() -> None:
+    """They have one sequence id; the first step of the search meets the later ones only."""
+
+    async def scenario() -> None:
+        chunks = [frame("p", 7, b"%d" % index) for index in range(FIRST_STEP_ENTRIES + 3)]
+        window = await frames_of(await log_of(frame("p", 6), *chunks)).search("p", 7)
+        assert None not in [window.find(7, view(chunk)) for chunk in chunks]
+
+    asyncio.run(scenario())
+
+
 def test_a_frame_is_a_repeat_once_only() -> None:
     data = frame("p", 0)
     key = FORMAT.fingerprint(0, view(data))
