@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 
 from magnetar.model.errors import MessageTooLargeError, ProtocolError
+from magnetar.protocols.kafka.consumers.consumer_records import (
+    ConsumerGroupKey,
+    ConsumerGroupRecord,
+    ConsumerMemberKey,
+    ConsumerMemberRecord,
+)
+from magnetar.protocols.kafka.consumers.id_partitions import TopicIdPartition
+from magnetar.protocols.kafka.coordination.classic_records import (
+    ClassicGroupKey,
+    ClassicGroupRecord,
+)
 from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
     CoordinatorState,
@@ -23,6 +35,13 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
 )
 from magnetar.protocols.kafka.coordination.transaction import TransactionRecord
 from magnetar.protocols.kafka.coordination.transaction_states import TransactionState
+from magnetar.protocols.kafka.shares.share_records import (
+    ShareGroupKey,
+    ShareGroupRecord,
+    ShareImage,
+    ShareStateKey,
+    ShareStateRecord,
+)
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
 
 
@@ -73,6 +92,26 @@ def test_a_replay_from_before_a_snapshot_gives_what_was_known(seed: int) -> None
         for batch in log:
             replayed.apply(decode_changes(memoryview(batch)))
         assert dict(replayed.all()) == dict(known.all())
+        said = [known.change_of(key) for key, _ in known.all()]
+        assert said == known.all(), "each can be said again alone"
+
+
+def test_of_every_kind_what_is_known_can_be_said_again_alone() -> None:
+    consumer = ConsumerMemberRecord("", "", "c", "h", 5, ("t",), "", "")
+    place = TopicIdPartition(uuid.UUID(int=7), 1)
+    changes: list[Change] = [
+        (ClassicGroupKey("g"), ClassicGroupRecord(1, "consumer", "range", "m", 7, ())),
+        (ConsumerGroupKey("g"), ConsumerGroupRecord(3, 2)),
+        (ConsumerMemberKey("g", "m"), consumer),
+        (ShareGroupKey("g"), ShareGroupRecord(4)),
+        (ShareStateKey("g", place), ShareStateRecord(1, 2, ShareImage(5, ()))),
+    ]
+    known = CoordinatorState()
+    for key, _ in changes:
+        assert known.change_of(key) == (key, None)
+    known.apply(changes)
+    for change in changes:
+        assert known.change_of(change[0]) == change
 
 
 def test_batches_are_bounded_in_bytes_and_what_fits_nowhere_is_refused() -> None:
@@ -108,8 +147,11 @@ def test_offsets_of_a_transaction_count_when_it_commits() -> None:
         known.apply([(PendingKey(number, "g", "t", 0), committed._replace(offset=number))])
     assert known.pending.waits(OffsetKey("g", "t", 0))
     assert known.offsets.of("g") == {}
-    known.apply(known.pending.ended(1, True, 9))
-    assert known.offsets.of("g") == {("t", 0): Committed(1, -1, "", 9)}
+    changes = known.pending.ended(1, True, 9)
+    for change in changes:  # and each may be the last that is stored
+        known.apply([change])
+        assert known.offsets.of("g") == {("t", 0): Committed(1, -1, "", 9)}
+    assert [change for change in known.pending.all() if change[0].producer_id == 1] == []
     assert known.pending.waits(OffsetKey("g", "t", 0)), "the other one has no outcome yet"
     known.apply(known.pending.ended(2, False, 9))
     assert known.offsets.of("g")["t", 0].offset == 1

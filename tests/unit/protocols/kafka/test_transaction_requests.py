@@ -15,6 +15,7 @@ from magnetar.model.errors import (
     MetadataError,
     NotEnoughReplicasAfterAppendError,
 )
+from magnetar.protocols.kafka.coordination.group_offsets import Committed, PendingKey
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
@@ -392,6 +393,68 @@ def test_offsets_count_with_the_transaction_that_commits_them() -> None:
             assert await offset_of(reader, False) == -1, "as it was before"
             assert await producer.end(commits) is ErrorCode.NONE
             assert await offset_of(reader, True) == expected
+
+    run(scenario)
+
+
+def test_offsets_that_may_be_stored_end_with_their_transaction() -> None:
+    """They are in the log, and the coordinator was told that they are not: the next one would have
+    them wait for ever, or commit them with the producer's next transaction."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, coordinator = await begun(world), world.server.coordinator
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        log = (await coordinator.shard(G)).log.topic.log
+        append = log.append
+
+        def appended(payloads: Any, done: AppendDone, content: Any = None) -> None:
+            append(payloads, lambda *_: done(LedgerError("no answer of bookies"), ()), content)
+
+        log.append = appended  # type: ignore[method-assign]
+        assert await kept(producer, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.append = append  # type: ignore[method-assign]
+        assert await producer.end(False) is ErrorCode.NONE
+        await world.broker.topics.unload(coordinator.topic_for(G))
+        assert await offset_of(world.peer(), True) == -1
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        assert await producer.end(True) is ErrorCode.NONE
+        assert await offset_of(world.peer(), True) == -1
+
+    run(scenario)
+
+
+def test_offsets_that_nobody_waits_for_any_more_end_with_their_transaction() -> None:
+    """Whoever sent them has gone while they are stored, and a marker comes before they are."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, coordinator = await begun(world), world.server.coordinator
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        log = (await coordinator.shard(G)).log.topic.log
+        append, asked_s = log.append, asyncio.Event()
+        held: list[Callable[[], None]] = []
+
+        def appended(payloads: Any, done: AppendDone, content: Any = None) -> None:
+            held.append(lambda: append(payloads, done, content))
+            asked_s.set()
+
+        log.append = appended  # type: ignore[method-assign]
+        change = (PendingKey(producer.own.producer_id, G, T, 0), Committed(5, -1, "", 0))
+        transactions, own = world.server.transactions, producer.own
+        kept = transactions.keep_offsets(NAME, *own, G, [change], lambda _: ErrorCode.NONE)
+        task = asyncio.create_task(kept)
+        await asked_s.wait()
+        log.append = append  # type: ignore[method-assign]
+        task.cancel()
+        await asyncio.wait([task])
+        ending = asyncio.create_task(producer.end(False))
+        await asyncio.sleep(1)
+        held[0]()
+        assert await ending is ErrorCode.NONE
+        assert await offset_of(world.peer(), True) == -1
+        await world.broker.topics.unload(coordinator.topic_for(G))
+        assert await offset_of(world.peer(), True) == -1
 
     run(scenario)
 

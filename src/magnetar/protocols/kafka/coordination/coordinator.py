@@ -21,8 +21,8 @@ import asyncio
 import heapq
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -501,8 +501,18 @@ class Coordinator:
         ``MessageTooLargeError``: nothing of it is stored; else it may be stored or not:
         ``LedgerError`` and its like, when there is no space or bookie now, ``LogError`` and its
         like, and the shard begins anew."""
-        try:
+        with self._losing(shard):
             await shard.log.change(changes, self._services.now_ms(), instead)
+
+    async def settle(self, shard: Shard) -> None:
+        """As of ``OffsetLog.settle``. Raises as ``change``."""
+        with self._losing(shard):
+            await shard.log.settle(self._services.now_ms())
+
+    @contextmanager
+    def _losing(self, shard: Shard) -> Iterator[None]:
+        try:
+            yield
         except LogError:
             self._lose(shard.log.topic.name, shard)
             raise

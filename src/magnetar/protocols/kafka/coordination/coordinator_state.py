@@ -168,6 +168,25 @@ class CoordinatorState:
         else:
             self.classics.pop(key.group, None)
 
+    def change_of(self, key: Key) -> Change:
+        """What says of it once more what is known."""
+        match key:
+            case TransactionKey():
+                return key, self.transactions.get(key.transactional_id)
+            case ClassicGroupKey():
+                return key, self.classics.get(key.group)
+            case ConsumerGroupKey():
+                return key, self.consumers.groups.get(key.group)
+            case ConsumerMemberKey():
+                return key, self.consumers.members(key.group).get(key.member_id)
+            case ShareGroupKey():
+                return key, self.shares.groups.get(key.group)
+            case ShareStateKey():
+                return key, self.shares.states(key.group).get(key.place)
+            case PendingKey():
+                return key, self.pending.of(key.producer_id).get(key)
+        return key, self.offsets.of(key.group).get((key.topic, key.partition))
+
     def all(self) -> list[Change]:
         found: list[Change] = [*self.offsets.all(), *self.pending.all()]
         found += [(TransactionKey(name), record) for name, record in self.transactions.items()]

@@ -116,6 +116,9 @@ class PendingOffsets:
             if not found:
                 del self._producers[key.producer_id]
 
+    def of(self, producer_id: int) -> Mapping[PendingKey, Committed]:
+        return self._producers.get(producer_id, {})
+
     def waits(self, key: OffsetKey) -> bool:
         """A transaction without an outcome is to commit an offset there."""
         return key in self._count
@@ -129,7 +132,7 @@ class PendingOffsets:
         """What is to be stored when the producer's transaction has its outcome: each offset is set
         before it is no longer pending, since a crash may keep the first and lose the second."""
         changes: list[OffsetChange | PendingChange] = []
-        for key, committed in self._producers.get(producer_id, {}).items():
+        for key, committed in self.of(producer_id).items():
             if commits:
                 changes.append((key.offset_key, committed._replace(committed_ms=now_ms)))
             changes.append((key, None))

@@ -10,6 +10,9 @@ Rules:
 * A commit is answered when its record is in the log. Memory is changed then, in the order of the
   log, so an offset that is told has been stored.
 * Changes are in the log in the order in which they were asked for.
+* What failed may be in the log all the same, or be stored though nobody waits for it any more.
+  What is known of its keys is written again before anything else is: else the next coordinator
+  would find what this one has never known and so never ended, as an offset of a transaction.
 * The log is replayed when it is opened, from the place of its cursor on. After
   ``SNAPSHOT_RECORDS`` records, and more than are known, all that is known is written again, and
   when that is stored the cursor moves to its begin: what lies before it can be trimmed.
@@ -41,6 +44,7 @@ from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
     CoordinatorState,
+    Key,
     decode_changes,
     encode_changes,
 )
@@ -81,6 +85,8 @@ class OffsetLog:
         self._records = 0
         """In the log since the cursor's place, as far as known."""
         self._snapshot: _Snapshot | None = None
+        self._doubtful: dict[Key, None] = {}
+        """Whose newest record in the log may be another one than is known."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -131,9 +137,7 @@ class OffsetLog:
         """Stored, and known, when it returns; ``instead`` in their place, if they are too large.
         Raises ``MessageTooLargeError``: nothing is stored. Anything else that it raises: it may be
         stored or not; after ``LogError`` and its like the owner must begin anew with ``replay``."""
-        await self._write_again_if_due(now_ms)
-        if not self.usable:
-            raise ServiceNotReadyError(f"{self.topic.name} is closing here")
+        await self.settle(now_ms)
         try:
             batches = encode_changes(changes, now_ms, self._record_bytes_max)
         except MessageTooLargeError as error:
@@ -141,20 +145,27 @@ class OffsetLog:
                 raise
             log.warning("stored in part", topic=str(self.topic.name), why=str(error))
             changes, batches = instead, encode_changes(instead, now_ms, self._record_bytes_max)
+        await self._store(changes, batches)
+
+    async def _store(self, changes: Sequence[Change], batches: Sequence[bytes]) -> None:
         if not batches:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = len(batches)
+        left, failed = len(batches), False
 
         def stored(error: MagnetarError | None, runs: Sequence[Run]) -> None:
-            nonlocal left
+            nonlocal left, failed
             left -= 1
-            if error is not None and not done.done():
-                done.set_exception(error)
+            if error is not None:
+                failed = True
+                self._doubt(changes)
+                if not done.done():
+                    done.set_exception(error)
             if left:
                 return
-            if not done.done():
+            if not failed:
                 self.state.apply(changes)
+            if not done.done():
                 done.set_result(None)
             self._under_way -= 1
             if not self._under_way:
@@ -165,7 +176,18 @@ class OffsetLog:
         self._records += len(changes)
         for batch in batches:
             self._append(batch, stored)
-        await done
+        try:
+            await done
+        except asyncio.CancelledError:
+            self._doubt(changes)
+            raise
+
+    def _doubt(self, changes: Sequence[Change]) -> None:
+        self._doubtful.update((key, None) for key, _ in changes)
+
+    def _check_usable(self) -> None:
+        if not self.usable:
+            raise ServiceNotReadyError(f"{self.topic.name} is closing here")
 
     def _append(self, batch: bytes, done: AppendDone) -> None:
         header = read_batch_header(batch)
@@ -179,7 +201,9 @@ class OffsetLog:
         enough = self._records >= max(SNAPSHOT_RECORDS, 2 * len(self.state))
         return enough and self._snapshot is None
 
-    async def _write_again_if_due(self, now_ms: int) -> None:
+    async def settle(self, now_ms: int) -> None:
+        """What is known is what is in the log when it returns, but for what is under way and will
+        be known. Raises as ``change``."""
         # What is under way would be stored before the snapshot, which does not have it: so the
         # snapshot waits for it, and what comes meanwhile waits here, or there would be no end. All
         # pass here, or who comes when the snapshot is written would overtake those who wait.
@@ -187,6 +211,15 @@ class OffsetLog:
             if self._due:
                 await self._idle.wait()
                 self._write_again(now_ms)
+            if self._doubtful:
+                await self._idle.wait()
+                self._check_usable()
+                keys = list(self._doubtful)
+                changes = [self.state.change_of(key) for key in keys]
+                await self._store(changes, encode_changes(changes, now_ms, FITTED))
+                for key in keys:
+                    del self._doubtful[key]
+        self._check_usable()
 
     def _write_again(self, now_ms: int) -> None:
         batches = encode_changes(self.state.all(), now_ms, FITTED)

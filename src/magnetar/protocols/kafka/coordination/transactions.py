@@ -211,6 +211,7 @@ class Transactions:
     async def _end_offsets(self, topic: TopicName, ending: Ending) -> ErrorCode:
         async with self._group_locks.held(ending.producer_id):
             shard = await self.coordinator.shard_of(topic)
+            await self.coordinator.settle(shard)  # what it may hold of them has to end, too
             now_ms = self._services.now_ms()
             pending = shard.log.state.pending
             changes: list[Change] = [*pending.ended(ending.producer_id, ending.commits, now_ms)]
