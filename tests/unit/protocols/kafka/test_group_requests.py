@@ -491,6 +491,37 @@ def test_a_snapshot_of_which_a_part_failed_lets_nothing_go(monkeypatch: Any) -> 
     run(scenario)
 
 
+def test_a_snapshot_waits_for_what_is_stored_before_it(monkeypatch: Any) -> None:
+    """What is stored and not known yet is not in it, and lies before its begin."""
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 10)
+
+    async def scenario(world: KafkaWorld) -> None:
+        await make_topics(world, 2)
+        peer, late = world.peer(), world.peer()
+        assert await committed(peer, 0, topic="t1") is ErrorCode.NONE
+        name = world.server.coordinator.topic_for(G)
+        log = world.store.logs[name.log_name]
+        append, appended = log.append, asyncio.Event()
+
+        def answered_late(payloads: Any, done: Any, content: Any) -> None:
+            log.append = append  # type: ignore[method-assign]
+            appended.set()
+            later = asyncio.get_running_loop().call_later
+            append(payloads, lambda *outcome: later(5, done, *outcome), content)
+
+        log.append = answered_late  # type: ignore[method-assign]
+        coming = asyncio.create_task(committed(late, 7, topic="t0"))
+        await appended.wait()
+        for offset in range(1, 20):
+            assert await committed(peer, offset, topic="t1") is ErrorCode.NONE
+        assert await coming is ErrorCode.NONE
+        assert log.cursors.durable()["offsets"].mark_delete >= log.positions.first, "it was written"
+        await world.broker.topics.unload(name)
+        assert [(await offset_of(peer, topic))[0] for topic in ("t0", "t1")] == [7, 19]
+
+    run(scenario)
+
+
 def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> None:
     monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 20)
 
