@@ -145,6 +145,7 @@ def test_one_that_failed_and_is_asked_for_again_is_stored_before_it_is_answered(
         log = await process.store(KEPT).open(NAME)
         await publish(log, 0, 6)
         cursor = await log.cursors.open("s", EARLIEST)
+        marked = cursor.mark_delete
 
         async def put(*_: object) -> int:
             raise MetadataError("the store is out of reach")
@@ -154,6 +155,7 @@ def test_one_that_failed_and_is_asked_for_again_is_stored_before_it_is_answered(
             for _ in range(2):
                 with pytest.raises(MetadataError):
                     await log.front.delete_before(3)
+                assert cursor.mark_delete == marked, "the next owner may begin there"
         assert decode_log(NAME, world.nodes[log_path(NAME)].value).front.offset == 0
         assert await log.front.delete_before(3) == 3
         assert decode_log(NAME, world.nodes[log_path(NAME)].value).front.offset == 3
