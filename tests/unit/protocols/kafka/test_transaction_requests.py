@@ -289,6 +289,22 @@ def test_a_later_coordinator_sends_the_markers_that_are_missing() -> None:
     run(scenario)
 
 
+def test_a_later_coordinator_finishes_what_a_former_one_only_decided(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "_finish", lambda *_: None)  # it goes just then
+            assert await producer.end(True) is ErrorCode.NONE
+            await world.broker.topics.unload(world.server.coordinator.topic_for(NAME))
+        await until(lambda: world.log().positions.end_offset == 2)
+        found = await committed_part(world.peer(), 0)
+        assert (found.last_stable_offset, found.aborted) == (2, [])
+        assert await producer.begin() is ErrorCode.NONE
+
+    run(scenario)
+
+
 def test_an_outcome_that_is_not_stored_is_not_told() -> None:
     async def scenario(world: KafkaWorld) -> None:
         producer = await begun(world)
