@@ -13,6 +13,7 @@ from magnetar.model.errors import (
     MetadataUnavailableError,
     TooManyConnectionsError,
 )
+from magnetar.model.ids import Position
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.memory_log import MemoryLog
@@ -28,6 +29,18 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.05)
     raise AssertionError("it never holds")
+
+
+class OtherBroker:
+    """It follows the log, and is told that nothing grows or closes."""
+
+    connected = writable = True
+
+    def tell_grew(self, last: Position) -> None:
+        raise AssertionError
+
+    def tell_closed(self, service_url: str = "") -> None:
+        raise AssertionError
 
 
 def is_open(world: World, topic: str = TOPIC) -> bool:
@@ -222,6 +235,33 @@ def test_whoever_connects_while_it_stores_keeps_it() -> None:
         await asyncio.sleep(5 * IDLE_MS / 1000)
         assert world.log() is first
         assert is_open(world)
+
+    run(scenario, idle_topic_unload_ms=IDLE_MS)
+
+
+def test_whoever_has_asked_for_it_before_and_comes_while_it_stores_keeps_it() -> None:
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe()
+        stores, go_on = asyncio.Event(), asyncio.Event()
+
+        async def wait_stored() -> None:
+            stores.set()
+            await go_on.wait()
+
+        first = world.log()
+        first._cursors.opened["s"].wait_stored = wait_stored  # type: ignore[method-assign]
+        topic = world.services.topics.find(parse_topic(TOPIC))
+        assert topic is not None
+        peer.lose()
+        await stores.wait()
+        topic.follow("another broker", OtherBroker())
+        go_on.set()
+        await asyncio.sleep(5 * IDLE_MS / 1000)
+        assert is_open(world)
+        assert world.log() is first
+        topic.unfollow("another broker")
+        await until(lambda: not is_open(world))
 
     run(scenario, idle_topic_unload_ms=IDLE_MS)
 
