@@ -100,6 +100,39 @@ def test_of_two_that_take_a_record_over_at_once_one_loses() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("lost", ["", "request", "answer"])
+def test_who_asks_whether_the_record_is_still_its_own_hears_of_every_other_write(lost: str) -> None:
+    async def scenario() -> None:
+        world = World()
+        store = LossyMetadata(Process(world))
+        node = await load(store)
+        await node.update(lambda n: n + 1)
+        await node.confirm_owned()
+        if lost:
+            store.lose = lost
+            with pytest.raises(MetadataError):
+                await node.update(lambda n: n + 1)
+            await node.confirm_owned()
+        own = world.nodes[PATH]
+        assert node.record == int(own.value)
+        for other in (
+            Versioned(own.value, own.version + 1),  # the same bytes, and yet another's
+            Versioned(b"77", own.version + 1),
+            Versioned(own.value, 0),
+            Versioned(b"77", own.version),  # deleted, and made anew
+        ):
+            world.nodes[PATH] = other
+            with pytest.raises(LogFencedError):
+                await node.confirm_owned()
+        del world.nodes[PATH]
+        with pytest.raises(LogFencedError):
+            await node.confirm_owned()
+        world.nodes[PATH] = own
+        await node.confirm_owned()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("other", [b"1", b"2"])
 def test_a_deletion_leaves_a_node_that_others_made_anew(other: bytes) -> None:
     async def scenario() -> None:
