@@ -6,9 +6,17 @@ import asyncio
 import uuid
 from typing import Any
 
+import pytest
+
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.model.errors import BrokerMetadataError, LogError, NotEnoughBookiesError
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    LogError,
+    NotEnoughBookiesError,
+    ServiceNotReadyError,
+)
 from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
+from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
 from magnetar.wire.kafka.consumer_group_messages import ConsumerGroupHeartbeatRequest
@@ -430,6 +438,28 @@ def test_a_commit_that_is_not_stored_is_not_known() -> None:
         log.failing = LogError("for a test")
         assert await committed(peer, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         log.failing = None
+        assert await offset_of(peer) == (5, 3, "note")
+
+    run(scenario)
+
+
+def test_one_that_was_begun_anew_stores_nothing_more() -> None:
+    """The topic is open still: the coordinator that has read its log would not know of it."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, coordinator = world.peer(), world.server.coordinator
+        assert await committed(peer, 5) is ErrorCode.NONE
+        former = await coordinator.shard(G)
+        log = world.store.logs[coordinator.topic_for(G).log_name]
+        log.failing = LogError("for a test")
+        assert await committed(peer, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert await offset_of(peer) == (5, 3, "note")
+        assert await coordinator.shard(G) is not former
+        assert not former.log.topic.closed
+        with pytest.raises(ServiceNotReadyError):
+            await coordinator.change(former, [(OffsetKey(G, "t", 0), None)])
+        await world.broker.topics.unload(coordinator.topic_for(G))
         assert await offset_of(peer) == (5, 3, "note")
 
     run(scenario)
