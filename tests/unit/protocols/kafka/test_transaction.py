@@ -55,6 +55,19 @@ def test_a_producer_that_begins_again_has_a_greater_epoch() -> None:
     assert add(second, 8, 1, [PLACE], 2).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_who_has_not_heard_of_its_new_epoch_asks_again_until_that_is_used() -> None:
+    asked = Beginning(60_000, 7, 0)
+    first = stored(begin(None, ASKED, 7, 0))
+    second = stored(begin(first, asked, -1, 1))
+    assert second.epoch == 1
+    assert begin(second, asked, -1, 2) == (ErrorCode.NONE, None), "it is told the same one"
+    used = stored(add(second, 7, 1, [PLACE], 3))
+    ended = marked(stored(end(used, 7, 1, True, 4)), 5)
+    for record in (used, ended, stored(begin(second, ASKED, -1, 3))):
+        assert begin(record, asked, -1, 6) == (ErrorCode.PRODUCER_FENCED, None)
+    assert stored(begin(ended, Beginning(60_000, 7, 1), -1, 6)).epoch == 2
+
+
 def test_who_begins_during_a_transaction_has_it_aborted_first() -> None:
     open_one = ongoing()
     error, aborted = begin(open_one, ASKED, -1, 2_000)
