@@ -21,7 +21,12 @@ from magnetar.log.managed.records import (
     encode_name,
     log_path,
 )
-from magnetar.model.errors import LogError, LogFencedError, MetadataError
+from magnetar.model.errors import (
+    LogError,
+    LogFencedError,
+    MetadataError,
+    SessionExpiredError,
+)
 from magnetar.model.ids import Position
 from tests.unit.log.doubles import MemoryMetadata, Process, World
 
@@ -129,6 +134,36 @@ def test_who_asks_whether_the_record_is_still_its_own_hears_of_every_other_write
             await node.confirm_owned()
         world.nodes[PATH] = own
         await node.confirm_owned()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_is_lost_with_the_session_in_which_it_was_read() -> None:
+    """Others were told then that its owner has gone."""
+
+    class Sessions(MemoryMetadata):
+        session = 5
+
+        async def session_id(self) -> int:
+            return self.session
+
+        async def put_within(self, session_id: int, path: str, value: bytes, version: int) -> int:
+            if session_id != self.session:
+                raise SessionExpiredError("it is over")
+            return await self.put(path, value, version)
+
+        async def delete_within(self, session_id: int, path: str, version: int = -1) -> None:
+            raise AssertionError
+
+    async def scenario() -> None:
+        world = World()
+        store = Sessions(Process(world))
+        node = await load(store)
+        await node.update(lambda n: n + 1)
+        store.session = 6
+        with pytest.raises(LogFencedError):
+            await node.update(lambda n: n + 1)
+        assert world.nodes[PATH].value == b"1"
 
     asyncio.run(scenario())
 
