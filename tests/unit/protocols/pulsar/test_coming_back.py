@@ -46,6 +46,29 @@ def test_what_is_sent_again_has_the_place_that_it_had(unseen: int) -> None:
     run(scenario)
 
 
+def test_what_was_sent_before_and_is_still_under_way_is_waited_for() -> None:
+    async def scenario(world: World) -> None:
+        before = world.peer()
+        await before.produce(name="wire")
+        log = world.log()
+        log.held = True
+        before.publish(3)
+        await asyncio.sleep(0.1)
+        before.lose()
+        again = world.peer()
+        coming = asyncio.create_task(again.produce(name="wire", epoch=1))
+        await asyncio.sleep(1)
+        assert len(log._entries) == 0
+        log.held = False
+        log.release()
+        assert (await coming).producer_success.producer_name == "wire"
+        again.publish(5)
+        await all_receipts(again, 5)
+        assert len(log._entries) == 5
+
+    run(scenario)
+
+
 def test_what_is_sent_again_after_a_wait_for_the_topic_has_the_place_that_it_had() -> None:
     """Others had come to the topic before the producer was back: it has to wait for them."""
 
