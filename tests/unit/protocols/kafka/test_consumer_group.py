@@ -391,6 +391,21 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
     assert unknown.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_static_member_that_comes_back_to_less_has_an_epoch() -> None:
+    """Another has come meanwhile, and is to have a part of what it had. It was to give that up
+    first, and had the epoch of one that joins until then: its client says that again, which is no
+    heartbeat, and fails for good."""
+    group = group_of()
+    first = joined(group, "a", "one")
+    group.heartbeat(ConsumerHeartbeat("a", "new", -2, "one"), 0)
+    second = joined(group, "b")
+    assert second.using == NOWHERE, "it may come back"
+    back = joined(group, "a2", "one")
+    assert (back.epoch, len(back.using)) == (group.epoch, 2)
+    assert back.using < first.using
+    assert len(beaten(group, second).using) == 2
+
+
 def test_a_static_member_that_does_not_come_back_is_out_after_its_session() -> None:
     group = group_of()
     joined(group, "a", "one")

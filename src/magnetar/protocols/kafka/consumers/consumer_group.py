@@ -214,6 +214,9 @@ class ConsumerGroup:
         self._set(found, member)
         self._make_target(now_ms)
         target = self._target.get(found.member_id, NOWHERE)
+        if said.epoch == JOIN_EPOCH:
+            # A static one that comes back says that it has nothing, so it has nothing to give up.
+            member = member._replace(assigned=member.assigned & target)
         owned = found.named if said.owned is None else said.owned
         self._set(
             found, reconciled(member, target, self.assignment_epoch, self._is_free(found), owned)
