@@ -20,7 +20,7 @@ from magnetar.app.storage import Cluster, StartedBookie
 from magnetar.cluster.security.access import Access
 from magnetar.config import Config
 from magnetar.env.health import WELL, Check, PartHealth
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, port_of
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, host_port, port_of
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.bookie_state import BookieState
@@ -104,7 +104,7 @@ async def _serve(process: Process, bound: socket.socket, queries: Any = None) ->
     end_within(process.stack, HTTP_END_S, "HTTP", server.stop)
     await server.start()
     known_as = config.bookie.advertised_host if config.http.host in ANY_ADDRESS else ""
-    return f"http://{advertised_host(config.http.host, known_as)}:{port_of(bound)}"
+    return "http://" + host_port(advertised_host(config.http.host, known_as), port_of(bound))
 
 
 def _import() -> None:

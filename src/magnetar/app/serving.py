@@ -37,7 +37,14 @@ from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, cannot_listen, port_of
+from magnetar.env.listening import (
+    ANY_ADDRESS,
+    advertised_host,
+    bind,
+    cannot_listen,
+    host_port,
+    port_of,
+)
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope
 from magnetar.env.tls import TlsListener
@@ -262,7 +269,9 @@ class RestServer:
     def url(self, config: Config) -> str:
         """Where others find it."""
         known_as = config.broker.advertised_host if config.http.host in ANY_ADDRESS else ""
-        return f"http://{advertised_host(config.http.host, known_as)}:{port_of(self._bound)}"
+        return "http://" + host_port(
+            advertised_host(config.http.host, known_as), port_of(self._bound)
+        )
 
     def tls_url(self, config: Config) -> str:
         """As ``url``, by TLS; empty: not served."""
@@ -270,7 +279,7 @@ class RestServer:
             return ""
         listens = config.tls.host or config.http.host
         known_as = config.broker.advertised_host if listens in ANY_ADDRESS else ""
-        return f"https://{advertised_host(listens, known_as)}:{port_of(self._tls_bound)}"
+        return "https://" + host_port(advertised_host(listens, known_as), port_of(self._tls_bound))
 
     async def start(self, process: Process, parts: BrokerParts) -> str:
         """Serve until the process ends; returns the URL."""

@@ -40,7 +40,7 @@ from magnetar.app.storage import open_cluster, open_metadata
 from magnetar.config import Config
 from magnetar.env.data_dir import DataDir
 from magnetar.env.free_ports import free_port
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind
+from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, host_port
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.socket_metadata import SCHEME
 from magnetar.env.socket_metadata_server import MetadataServer
@@ -172,10 +172,11 @@ async def start_brokers(
     known_as = broker.advertised_host if http.host in ANY_ADDRESS else ""
     http_host = advertised_host(http.host, known_as)
     kafka_host = advertised_host(config.kafka.host, config.kafka.advertised_host)
-    kafka = f"  kafka {kafka_host}:{ports[0].kafka}" if ports[0].kafka >= 0 else ""
+    kafka = f"  kafka {host_port(kafka_host, ports[0].kafka)}" if ports[0].kafka >= 0 else ""
     if "kafka.tls_port" in (by_tls := dict(ports[0].tls)):
-        kafka += f"  kafka+tls {kafka_host}:{by_tls['kafka.tls_port']}"
-    return f"pulsar://{host}:{ports[0].pulsar}  http://{http_host}:{ports[0].http}{kafka}"
+        kafka += f"  kafka+tls {host_port(kafka_host, by_tls['kafka.tls_port'])}"
+    pulsar, rest = host_port(host, ports[0].pulsar), host_port(http_host, ports[0].http)
+    return f"pulsar://{pulsar}  http://{rest}{kafka}"
 
 
 def _keeping(partitions: Path, number: int) -> Sequence[str]:

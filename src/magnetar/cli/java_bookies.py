@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import httpx
 
+from magnetar.env.listening import host_port
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import BookieId
 
@@ -24,7 +25,7 @@ async def switch_java_bookie(operating: Any, bookie_id: BookieId, *, read_only: 
     address = operating.http_address(bookie_id)
     if address is None:
         raise _not_switched(bookie_id, "it says of no HTTP server (httpServerEnabled)")
-    url = f"http://{address[0]}:{address[1]}/api/v1/bookie/state/readonly"
+    url = f"http://{host_port(*address)}/api/v1/bookie/state/readonly"
     try:
         async with httpx.AsyncClient(timeout=REST_TIMEOUT_S, trust_env=False) as client:
             answer = await client.put(url, json={"readOnly": read_only})

@@ -50,10 +50,16 @@ def cannot_listen(host: str, port: int, setting: str, error: OSError) -> StartEr
     """The error for people."""
     if error.errno == errno.EADDRINUSE:
         return StartError(
-            f"{setting} = {port}: another process listens on {host}:{port}; stop it, or choose "
-            "another port (0 takes a free one)"
+            f"{setting} = {port}: another process listens on {host_port(host, port)}; stop it, or "
+            "choose another port (0 takes a free one)"
         )
-    return StartError(f"{setting} = {port}: cannot listen on {host}:{port}: {error.strerror}")
+    where = host_port(host, port)
+    return StartError(f"{setting} = {port}: cannot listen on {where}: {error.strerror}")
+
+
+def host_port(host: str, port: int) -> str:
+    """``host:port`` as it stands in URLs: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def port_of(bound: socket.socket) -> int:
@@ -64,7 +70,7 @@ def port_of(bound: socket.socket) -> int:
 
 def advertised_host(host: str, advertised: str) -> str:
     """The name that others are told: as configured, else the listen address, else (for an
-    address that stands for all) this machine's name."""
+    address that stands for all) this machine's name. Without the brackets of URLs."""
     if advertised:
-        return advertised
+        return advertised.removeprefix("[").removesuffix("]") if ":" in advertised else advertised
     return socket.gethostname() if host in ANY_ADDRESS else host

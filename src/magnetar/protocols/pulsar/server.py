@@ -15,7 +15,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig, TlsConfig
 from magnetar.env.connections import Connections
-from magnetar.env.listening import advertised_host, bind, port_of
+from magnetar.env.listening import advertised_host, bind, host_port, port_of
 from magnetar.env.tasks import TaskScope
 from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.metrics import Metrics
@@ -69,7 +69,7 @@ class PulsarServer:
         )
         self.port = self._server.sockets[0].getsockname()[1]
         host = advertised_host(config.host, config.advertised_host)
-        services.service_url = f"pulsar://{host}:{self.port}"
+        services.service_url = f"pulsar://{host_port(host, self.port)}"
         if self.tls is not None and config.tls_port >= 0:
             self._listen_tls(*self.tls, lambda: Session(services, table))
         self._scope.spawn(Sweeper(config, services.sessions).run(), "sweeper")
@@ -89,7 +89,7 @@ class PulsarServer:
         )
         self._listener.start()
         host = advertised_host(tls.host or config.host, config.advertised_host)
-        self.services.service_url_tls = f"pulsar+ssl://{host}:{port_of(bound)}"
+        self.services.service_url_tls = f"pulsar+ssl://{host_port(host, port_of(bound))}"
         log.info("broker listens by TLS", url=self.services.service_url_tls)
 
     @property

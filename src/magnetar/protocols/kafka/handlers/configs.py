@@ -20,6 +20,7 @@ from magnetar.cluster.policies.policies import (
 )
 from magnetar.cluster.policies.policy_values import NUMBER_MAX
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.listening import host_port
 from magnetar.log.policy import Engine, LogPolicy, PieceRule
 from magnetar.model.errors import (
     ConfigError,
@@ -251,7 +252,7 @@ def _listeners(services: KafkaServices) -> str:
     sasl = "SASL_" if services.access is not None else ""
     node = services.node
     ports = (f"{sasl}PLAINTEXT", node.port), (f"{sasl}SSL", node.tls_port)
-    return ",".join(f"{kind}://{node.host}:{port}" for kind, port in ports if port >= 0)
+    return ",".join(f"{kind}://{host_port(node.host, port)}" for kind, port in ports if port >= 0)
 
 
 async def _existing(services: KafkaServices, kind: int, name: str) -> TopicName:
