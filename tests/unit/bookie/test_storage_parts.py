@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rocksdict import Options, Rdict
 
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.ledgers.ledger_state import inspect_entries
@@ -30,6 +31,31 @@ from magnetar.model.errors import BadRequestError, BookieIOError, ConfigError
 from tests.unit.bookie.storage_kit import WatchedDisk, entry, flip_bit
 
 POSITIONS = (JournalPosition(3, 512), JournalPosition(9, 4096))
+
+# -- what a newer version wrote ---------------------------------------------------------------
+
+
+def test_a_newer_mark_is_refused_and_stays(tmp_path: Path) -> None:
+    """Taken for damaged it was replaced, and the bookie denied nothing any more."""
+    body = bytearray(encode_marks(Marks(0, 1, POSITIONS))[:-4])
+    body[7] = 3  # the version
+    data = bytes(body) + b"more" + struct.pack(">I", crc32c(bytes(body) + b"more"))
+    (tmp_path / "lastmark").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"lastmark .*format is 3.* or a newer one"):
+        MarkFile(RealDisk(), tmp_path).load(0, 1, 2)
+    assert (tmp_path / "lastmark").read_bytes() == data
+
+
+def test_a_newer_location_index_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    LocationIndex(path).close()
+    with_one_more = {name: Options(raw_mode=True) for name in (*Rdict.list_cf(str(path)), "later")}
+    raw = Options(raw_mode=True)
+    raw.create_missing_column_families(True)
+    Rdict(str(path), raw, column_families=with_one_more).close()
+    with pytest.raises(BookieIOError, match=r"families not opened: later \(A newer version .*use"):
+        LocationIndex(path)
+
 
 # -- marks ------------------------------------------------------------------------------------
 

@@ -66,6 +66,8 @@ _LOG = struct.Struct(">QQ")
 _HIGHEST_KEY, _SEPARATED_KEY = b"highest", b"separated"
 _DAMAGE = ("Corruption", "No such file")
 """What RocksDB says then."""
+_NEWER = "Column families not opened"
+"""What it says of a database with a family that this version does not know (``_FAMILIES``)."""
 _FAMILIES = ("locations", "ledgers", "deleted", "shares", "logs", "runs")
 """``runs`` is empty. RocksDB opens no database with a family that it was not told of, so a version
 that would take a run for one entry is refused."""
@@ -109,6 +111,22 @@ class UsageChange(NamedTuple):
         )
 
 
+def _advice(path: Path, error: Exception) -> str:
+    """What to do about a database that does not open; nothing for a full disk, a lock, ..."""
+    if _NEWER in str(error):
+        return (
+            " (A newer version of Magnetar wrote it, in a format that this one does not know; use "
+            "the release that wrote it or a newer one)"
+        )
+    if any(sign in str(error) for sign in _DAMAGE):
+        return (
+            f" (Restore all of {path.parent} from a copy. If there is none, what it holds has to "
+            "come from other bookies: remove this one's directories, magnetar bookie recover, and "
+            "start it anew)"
+        )
+    return ""
+
+
 class LocationIndex:
     """One RocksDB database. Blocking; raises ``BookieIOError`` where RocksDB fails."""
 
@@ -121,15 +139,7 @@ class LocationIndex:
         try:
             self._db = Rdict(str(path), options=_options(), column_families=families)
         except Exception as error:  # as in ``_checked``
-            advice = (
-                f" (Restore all of {path.parent} from a copy. If there is none, what it holds has "
-                "to come from other bookies: remove this one's directories, magnetar bookie "
-                "recover, and start it anew)"
-            )
-            damaged = any(sign in str(error) for sign in _DAMAGE)  # else a full disk, a lock, ...
-            raise BookieIOError(
-                f"location index {path}: {error}{advice if damaged else ''}"
-            ) from error
+            raise BookieIOError(f"location index {path}: {error}{_advice(path, error)}") from error
         self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
         self._locations, self._ledgers, self._deleted, self._shares, self._logs = (

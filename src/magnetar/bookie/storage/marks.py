@@ -89,7 +89,8 @@ def encode_marks(marks: Marks) -> bytes:
 
 
 def decode_marks(data: bytes) -> Marks | None:
-    """None if ``data`` is not a whole ``lastmark``."""
+    """None if ``data`` is not a whole ``lastmark``. Raises ``ConfigError`` if it is one of a newer
+    version: taken for damaged, it would be replaced, and the bookie's answers withheld."""
     if len(data) < _HEAD.size + _CRC.size or not data.startswith(_MAGIC):
         return None
     body = data[: -_CRC.size]
@@ -97,6 +98,11 @@ def decode_marks(data: bytes) -> Marks | None:
         return None
     _, version, index, count, journals, flags, epoch = _HEAD.unpack_from(body)
     end = _HEAD.size + journals * _MARK.size
+    if version > _VERSION:
+        raise ConfigError(
+            f"its format is {version}, this version knows {_VERSION}; use the release that wrote "
+            "it or a newer one"
+        )
     if version not in (1, _VERSION) or len(body) != end + (version - 1) * _SEQUENCE.size:
         return None
     positions = tuple(JournalPosition(*pair) for pair in _MARK.iter_unpack(body[_HEAD.size : end]))
@@ -118,9 +124,13 @@ class MarkFile:
         """The marks; new ones at the journals' beginnings if there is none that is whole (see
         ``whole``: then either the directory is new, or what they said is lost).
 
-        Raises ``ConfigError`` if the layout differs from the one the data was written with.
+        Raises ``ConfigError`` if the layout differs from the one the data was written with, or a
+        newer version wrote the file.
         """
-        marks = decode_marks(self._read()) if self._there() else None
+        try:
+            marks = decode_marks(self._read()) if self._there() else None
+        except ConfigError as error:
+            raise ConfigError(f"{self.path} cannot be used: {error}") from error
         self.whole = marks is not None
         if marks is None:
             return Marks(index, count, (JournalPosition(0, 0),) * journals)
