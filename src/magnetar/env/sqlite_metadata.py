@@ -48,6 +48,8 @@ PENDING_MAX = 10_000
 BATCH_MAX = 512
 """Operations of one transaction."""
 
+PATH_BYTES_MAX = 504
+"""Of the file's path, without symbolic links: SQLite has 512, and adds suffixes of 8."""
 _BUSY_TIMEOUT_MS = 5_000  # readers may hold a checkpoint back for a moment
 
 _PRAGMAS = (
@@ -298,6 +300,11 @@ def _settle(outcome: _Outcome) -> None:
 def _connect(path: str, read_only: bool) -> sqlite3.Connection:
     if path == MEMORY:
         return sqlite3.connect(MEMORY, isolation_level=None)
+    if len(os.fsencode(os.path.realpath(path))) > PATH_BYTES_MAX:
+        raise MetadataError(
+            f"the metadata store {path} has a path of more than {PATH_BYTES_MAX} bytes, which "
+            "SQLite does not open; choose a data directory whose path is shorter"
+        )
     if not read_only:
         _check_log(path)
     name = f"{Path(path).absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"

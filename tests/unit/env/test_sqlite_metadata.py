@@ -141,6 +141,14 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         asyncio.run(SqliteMetadataStore.open(tmp_path / "nowhere" / "m.db"))
 
 
+def test_a_path_that_sqlite_does_not_open_is_told(tmp_path: Path) -> None:
+    """It was told as a file that is none of ours, or a full disk."""
+    long = tmp_path.joinpath(*["d" * 100] * 5)
+    long.mkdir(parents=True)
+    with pytest.raises(MetadataError, match=r"more than 504 bytes.*path is shorter"):
+        asyncio.run(SqliteMetadataStore.open(long / "m.db"))
+
+
 # -- batches --------------------------------------------------------------------------------------
 
 
