@@ -116,6 +116,10 @@ class DeadlineProtocol(H11Protocol):
         self.cycle = None  # type: ignore[assignment] # as in uvicorn, before the first request
         self._lingering.end()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing is wrong: Java's HttpClient offers HTTP/2 in each request, and is answered by
+        HTTP/1.1. uvicorn would advise to install libraries for WebSockets, which are not served."""
+
     def _expect_request(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.request_timeout_s, self._too_slow)

@@ -69,6 +69,18 @@ def serve(scenario: Callable[[Platform], Awaitable[None]], health: Health | None
     asyncio.run(run())
 
 
+def test_an_offer_of_another_protocol_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Java's HttpClient makes one with each request; two warnings told of it each time."""
+
+    async def scenario(p: Platform) -> None:
+        offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": ""}
+        answer = await p.client.get("/admin/v2/brokers/health", headers=offer)
+        assert (answer.status_code, answer.text) == (200, "ok")
+
+    serve(scenario)
+    assert [each.getMessage() for each in caplog.records if "uvicorn" in each.name] == []
+
+
 def test_process_paths() -> None:
     async def scenario(p: Platform) -> None:
         assert (await p.client.get("/admin/v2/brokers/version")).text == __version__
