@@ -189,6 +189,19 @@ def test_compare_and_set_between_sessions(zookeeper_url: str) -> None:
     asyncio.run(main())
 
 
+def test_a_store_knows_which_session_it_was_granted(zookeeper_url: str) -> None:
+    """The ensemble may grant less than was asked for: others take over after that."""
+
+    async def run() -> None:
+        for asked_ms, granted_s in ((90_000, 60.0), (10_000, 10.0)):  # at most a minute here
+            async with opened(zookeeper_url, session_timeout_ms=asked_ms) as store:
+                found = store.granted_s()
+                assert found is not None
+                assert abs(found - granted_s) < 0.01
+
+    asyncio.run(run())
+
+
 # -- an expired session ---------------------------------------------------------------------------
 
 

@@ -48,6 +48,11 @@ class SilenceCounted(Protocol):
         was sent that it is known to have heard."""
         ...
 
+    def granted_s(self) -> float | None:
+        """How long the server keeps a session that it does not hear of, which may be less than was
+        asked for; None: it has not said so yet."""
+        ...
+
 
 @runtime_checkable
 class ListStamps(Protocol):

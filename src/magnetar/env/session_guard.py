@@ -3,7 +3,8 @@ all, may be another's by then.
 
 It is lost when the store says so (EXPIRED), or when it was out of sight (SUSPENDED) for a whole
 session timeout: the store may have given it up, and cannot tell. It counts from the last request on
-that it has heard, and so do we, not from when its silence was noticed: else two would act.
+that it has heard, and so do we, not from when its silence was noticed: else two would act. The
+timeout is the one that was asked for, or what the store grants if that is less.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ class SessionGuard:
         if state is SessionState.EXPIRED:
             self._tell("the metadata session expired")
         elif state is SessionState.SUSPENDED:
-            why = f"the metadata store was out of reach for {self._timeout_s:g} s"
-            store = self._store
-            known_s = store.silent_s() if isinstance(store, SilenceCounted) else 0.0
+            store, timeout_s, known_s = self._store, self._timeout_s, 0.0
+            if isinstance(store, SilenceCounted):
+                timeout_s = min(timeout_s, store.granted_s() or timeout_s)
+                known_s = store.silent_s()
+            why = f"the metadata store was out of reach for {timeout_s:g} s"
             # Silence is noticed within that share. Where a server grants a longer session than was
             # asked for, and is asked less often, the rest is left to connect again all the same.
-            silent_s = min(known_s, self._timeout_s * SILENT_SHARE)
+            silent_s = min(known_s, timeout_s * SILENT_SHARE)
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._timeout_s - silent_s, self._tell, why)
+            self._timer = loop.call_later(timeout_s - silent_s, self._tell, why)
 
     def _tell(self, why: str) -> None:
         self.close()

@@ -60,6 +60,8 @@ log = structlog.get_logger(__name__)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+KAZOO_READ_SHARE = 2 / 3
+"""Of a session's timeout: for so long kazoo waits for an answer."""
 _CREATE_ATTEMPTS = 8  # a parent may be pruned between making it and using it
 
 _LOST_CONNECTION = (
@@ -123,6 +125,9 @@ class ZooKeeperMetadataStore:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
         )
         self._client.add_listener(self._on_state)
+        self._asked_s = session_timeout_ms / 1000
+        self._granted_s: float | None = None
+        _watch_grants(self._client, self._granted)
 
     @classmethod
     async def open(
@@ -276,6 +281,20 @@ class ZooKeeperMetadataStore:
 
     def silent_s(self) -> float:
         return self._loop.time() - self._handler.heard_s
+
+    def granted_s(self) -> float | None:
+        return self._granted_s
+
+    def _granted(self, seconds: float) -> None:  # in kazoo's thread
+        if seconds < self._asked_s and seconds != self._granted_s:
+            log.warning(
+                "ZooKeeper grants shorter sessions than metadata.session_timeout_ms; what is "
+                "granted counts. Its maxSessionTimeout, 20 ticks unless it is set, allows more",
+                hosts=self.address.hosts,
+                granted_ms=round(seconds * 1000),
+                asked_ms=round(self._asked_s * 1000),
+            )
+        self._granted_s = seconds
 
     async def close(self) -> None:
         """End the session; ephemeral nodes go at once (or with the session's timeout, if the
@@ -511,6 +530,20 @@ class ZooKeeperMetadataStore:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop was closed without closing the store; nobody listens
             log.debug("ZooKeeper client outlives its loop", hosts=self.address.hosts)
+
+
+def _watch_grants(client: KazooClient, granted: Callable[[float], None]) -> None:
+    """Call ``granted`` with the session timeout, in seconds, that the server names in each answer
+    to a connection: kazoo goes by it, and tells it nobody."""
+    connection = client._connection
+    connect: Callable[..., tuple[float, float]] = connection._connect
+
+    def watched(*arguments: object) -> tuple[float, float]:
+        read_timeout_ms, connect_timeout_ms = connect(*arguments)
+        granted(read_timeout_ms / KAZOO_READ_SHARE / 1000)
+        return read_timeout_ms, connect_timeout_ms
+
+    connection._connect = watched
 
 
 def _kazoo_logger() -> logging.Logger:

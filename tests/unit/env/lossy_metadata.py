@@ -20,6 +20,7 @@ class LossyStore:
         self.losses: dict[str, list[str]] = {}
         self.sessions: list[Callable[[SessionState], None]] = []
         self.silent = 0.0
+        self.granted: float | None = None
 
     async def _pass(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         pending = self.losses.get(name, [])
@@ -65,6 +66,9 @@ class LossyStore:
 
     def silent_s(self) -> float:
         return self.silent
+
+    def granted_s(self) -> float | None:
+        return self.granted
 
     def tell_session(self, *states: SessionState) -> None:
         for state in states:
