@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -200,6 +202,28 @@ def test_a_store_knows_which_session_it_was_granted(zookeeper_url: str) -> None:
                 assert abs(found - granted_s) < 0.01
 
     asyncio.run(run())
+
+
+def test_servers_that_take_no_connection_cost_no_session(zookeeper_url: str) -> None:
+    """One that is cut off cost the whole session timeout, one that stands still a third of it."""
+    real, _, root = zookeeper_url.removeprefix("zk://").partition("/")
+    with contextlib.ExitStack() as stack:
+        still, cut_off = (socket.create_server(("127.0.0.1", 0), backlog=0) for _ in range(2))
+        for each in (still, cut_off):
+            stack.enter_context(each)
+        for _ in range(3):  # a queue that is full lets requests for connections go unanswered
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(cut_off.getsockname())
+        hosts = [real, *(f"127.0.0.1:{each.getsockname()[1]}" for each in (still, cut_off))]
+
+        async def run() -> None:
+            for _ in range(6):  # the order in which they are tried is drawn each time
+                begun_s = time.monotonic()
+                async with opened(f"zk://{','.join(hosts)}/{root}", session_timeout_ms=9_000):
+                    assert time.monotonic() - begun_s < 2.9
+
+        asyncio.run(run())
 
 
 # -- an expired session ---------------------------------------------------------------------------

@@ -61,6 +61,13 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         """When that was sent last after which something came, by the clock of event loops: what the
         server said was no answer to what was sent later. kazoo asks when nobody else does."""
 
+        self.connect_s = math.inf
+        """For how long at most a connection is waited for (``zookeeper_connecting``)."""
+
+    def create_connection(self, *arguments: Any, timeout: float, **more: Any) -> Any:
+        within_s = min(timeout, self.connect_s)
+        return super().create_connection(*arguments, timeout=within_s, **more)
+
     def async_result(self) -> Any:
         return _DirectResult(self)
 

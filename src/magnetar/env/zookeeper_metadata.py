@@ -44,6 +44,7 @@ from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value, split
 from magnetar.env.silence import SILENT_SHARE, Silence
 from magnetar.env.watches import Listeners, PathWatches
+from magnetar.env.zookeeper_connecting import bound_attempts
 from magnetar.env.zookeeper_handler import DirectHandler
 from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
 from magnetar.model.errors import (
@@ -60,8 +61,6 @@ log = structlog.get_logger(__name__)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
-KAZOO_READ_SHARE = 2 / 3
-"""Of a session's timeout: for so long kazoo waits for an answer."""
 _CREATE_ATTEMPTS = 8  # a parent may be pruned between making it and using it
 
 _LOST_CONNECTION = (
@@ -127,7 +126,7 @@ class ZooKeeperMetadataStore:
         self._client.add_listener(self._on_state)
         self._asked_s = session_timeout_ms / 1000
         self._granted_s: float | None = None
-        _watch_grants(self._client, self._granted)
+        bound_attempts(self._client, self._handler, self._asked_s, self._granted)
 
     @classmethod
     async def open(
@@ -530,20 +529,6 @@ class ZooKeeperMetadataStore:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop was closed without closing the store; nobody listens
             log.debug("ZooKeeper client outlives its loop", hosts=self.address.hosts)
-
-
-def _watch_grants(client: KazooClient, granted: Callable[[float], None]) -> None:
-    """Call ``granted`` with the session timeout, in seconds, that the server names in each answer
-    to a connection: kazoo goes by it, and tells it nobody."""
-    connection = client._connection
-    connect: Callable[..., tuple[float, float]] = connection._connect
-
-    def watched(*arguments: object) -> tuple[float, float]:
-        read_timeout_ms, connect_timeout_ms = connect(*arguments)
-        granted(read_timeout_ms / KAZOO_READ_SHARE / 1000)
-        return read_timeout_ms, connect_timeout_ms
-
-    connection._connect = watched
 
 
 def _kazoo_logger() -> logging.Logger:
