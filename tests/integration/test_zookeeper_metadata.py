@@ -33,6 +33,7 @@ from magnetar.model.errors import (
     SessionExpiredError,
 )
 from magnetar.repair.marks import ShortageMarks
+from tests.scenarios.link import Link
 from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -224,6 +225,32 @@ def test_servers_that_take_no_connection_cost_no_session(zookeeper_url: str) -> 
                     assert time.monotonic() - begun_s < 2.9
 
         asyncio.run(run())
+
+
+def test_a_server_that_is_cut_off_is_left_in_time(zookeeper_url: str) -> None:
+    """Whoever asked all the time found another one only when the session was over."""
+    real, _, root = zookeeper_url.removeprefix("zk://").partition("/")
+
+    async def run(link: Link) -> None:
+        url, told = f"zk://{link.address}/{root}", list[SessionState]()
+        async with opened(url, session_timeout_ms=6_000) as store:
+            session = await store.session_id()
+            store._client.set_hosts(real)  # the next one
+            end = store.watch_session(told.append)
+            link.cut()
+            cut_s = time.monotonic()
+            while SessionState.CONNECTED not in told and time.monotonic() - cut_s < 15:
+                with contextlib.suppress(MetadataError, TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await store.get("/")
+                await asyncio.sleep(0.05)
+            assert time.monotonic() - cut_s < 5.5
+            assert told == [SessionState.SUSPENDED, SessionState.CONNECTED]
+            assert await store.session_id() == session
+            end()
+
+    with Link(real) as link:
+        asyncio.run(run(link))
 
 
 # -- an expired session ---------------------------------------------------------------------------

@@ -15,8 +15,10 @@ runs the callbacks. Beside a busy loop that was one request in a millisecond. He
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -61,12 +63,21 @@ class DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
         """When that was sent last after which something came, by the clock of event loops: what the
         server said was no answer to what was sent later. kazoo asks when nobody else does."""
 
+        self._connection: socket.socket | None = None
         self.connect_s = math.inf
         """For how long at most a connection is waited for (``zookeeper_connecting``)."""
 
     def create_connection(self, *arguments: Any, timeout: float, **more: Any) -> Any:
         within_s = min(timeout, self.connect_s)
-        return super().create_connection(*arguments, timeout=within_s, **more)
+        made = super().create_connection(*arguments, timeout=within_s, **more)
+        self._connection = made
+        return made
+
+    def end_connection(self) -> None:
+        """From any thread: kazoo finds it at its end, and tries another server."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def async_result(self) -> Any:
         return _DirectResult(self)

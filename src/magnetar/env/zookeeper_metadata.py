@@ -419,8 +419,9 @@ class ZooKeeperMetadataStore:
         if self._closing is not None:
             return
         if silent and self._connected.is_set():
-            # From here on nothing is sent, so that kazoo looks itself, and tries another server.
+            # kazoo would ask once more, and wait for as long as is left of the session and more.
             self._silent = True
+            self._handler.end_connection()
             self._session_changed(SessionState.SUSPENDED)
         self._look_in(again_s)
 
