@@ -158,7 +158,9 @@ class PartitionReader:
         code = said.error_code
         if code != ErrorCode.NONE:
             self.client.note(f"{self.name} fetches {place} from {at.offset}: {code}")
-            if code not in AGAIN:
+            if code == ErrorCode.CORRUPT_MESSAGE and not self._history.healed:
+                self._history.count("reads that disks have failed")  # of an entry's only copy
+            elif code not in AGAIN:
                 self._history.broken(f"{self.name} is told {code} of {place} at {at.offset}")
             self.client.moved(place)
             return True

@@ -191,7 +191,9 @@ class ShareConsumer:
         """Offsets that it has acquired, those without a record as well (-1 - offset)."""
         if said.error_code != ErrorCode.NONE:
             self.client.note(f"{self.name} fetches {place}: {said.error_code} {said.error_message}")
-            if said.error_code not in PARTITION_AGAIN:
+            if said.error_code == ErrorCode.CORRUPT_MESSAGE and not self._history.healed:
+                self._history.count("reads that disks have failed")  # of an entry's only copy
+            elif said.error_code not in PARTITION_AGAIN:
                 what = f"{said.error_code} ({said.error_message})"
                 self._history.broken(f"{self.name} is told {what} of {place}")
             self.client.moved(place)
