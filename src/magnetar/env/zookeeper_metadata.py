@@ -46,7 +46,7 @@ from magnetar.env.silence import SILENT_SHARE, Silence
 from magnetar.env.watches import Listeners, PathWatches
 from magnetar.env.zookeeper_connecting import bound_attempts
 from magnetar.env.zookeeper_handler import DirectHandler
-from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
+from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url, unresolved
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,
@@ -145,13 +145,25 @@ class ZooKeeperMetadataStore:
         store = cls(parse_zookeeper_url(url), session_timeout_ms, operation_timeout_ms)
         try:
             await asyncio.to_thread(store._client.start_async)
-            await store._wait_connected(store._loop.time() + store._operation_timeout_s)
+            await store._connect_first()
             if store.address.root:
                 await store._make_ancestors(f"{store.address.root}/x")
         except BaseException:
             await store.close()
             raise
         return store
+
+    async def _connect_first(self) -> None:
+        try:
+            await self._wait_connected(self._loop.time() + self._operation_timeout_s)
+        except MetadataUnavailableError as error:
+            names = await asyncio.to_thread(unresolved, self.address.hosts)
+            if not names:
+                raise
+            raise MetadataUnavailableError(
+                f"{error}; this machine knows no address of {', '.join(names)}: correct the URL, "
+                "or how names are looked up here (/etc/hosts, DNS)"
+            ) from error
 
     @property
     def session(self) -> tuple[int, bytes] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import NamedTuple
 
 from magnetar.env.metadata_paths import check_path
@@ -21,6 +22,18 @@ class ZooKeeperAddress(NamedTuple):
     @property
     def url(self) -> str:
         return f"{SCHEME}{self.hosts}{self.root or '/'}"
+
+
+def unresolved(hosts: str) -> list[str]:
+    """Names of ``host:port,host:port`` that stand for no address on this machine. Blocking."""
+    found = []
+    for each in hosts.split(","):
+        name = each.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError:
+            found.append(name)
+    return found
 
 
 def parse_zookeeper_url(url: str) -> ZooKeeperAddress:

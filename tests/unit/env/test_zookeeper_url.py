@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url
-from magnetar.model.errors import ConfigError
+from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url, unresolved
+from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,16 @@ def test_addresses(url: str, hosts: str, root: str) -> None:
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ConfigError, match=r"expected zk://HOST:PORT\[,HOST:PORT\.\.\.\]/ROOT"):
         parse_zookeeper_url(url)
+
+
+def test_names_without_an_address_are_told() -> None:
+    """A misspelt one looked like a server that does not answer."""
+    assert unresolved("127.0.0.1:2181,[::1]:2181,localhost:2181") == []
+    assert unresolved("no-such-host.invalid:2181,127.0.0.1:2181") == ["no-such-host.invalid"]
+
+
+def test_a_store_whose_name_has_no_address_says_so() -> None:
+    url = "zk://no-such-host.invalid:2181"
+    opening = ZooKeeperMetadataStore.open(url, operation_timeout_ms=200)
+    with pytest.raises(MetadataUnavailableError, match=r"no address of no-such-host\.invalid"):
+        asyncio.run(opening)
