@@ -20,6 +20,7 @@ from magnetar_sim.cluster.cluster import Cluster
 from magnetar_sim.world.loop import call_from_outside
 
 DRAINED_S = (0.2, 1.0, 3.0)
+AGAIN_S = 0.5
 SMALLEST_HASHES = 1 << 24
 """A bundle of fewer is not cut any more."""
 
@@ -147,9 +148,16 @@ class BrokerMoves:
         loop.call_later(lasts_s, self._undrain, broker, bundles, context=Context())
 
     def _undrain(self, broker: BrokerMachine, bundles: SharedTopics) -> None:
-        """Also when the run has healed: drained brokers would take nothing for ever."""
-        if broker.bundles is bundles:
+        """Also when the run has healed: drained brokers would take nothing for ever. An operator
+        asks one that is paused until it answers."""
+        process = broker.process
+        if broker.bundles is not bundles or process is None:
+            return
+        if process.running:
             self._begin(broker, "take topics again", bundles.undrain)
+        elif process.alive:
+            loop = self._cluster.loop
+            loop.call_later(AGAIN_S, self._undrain, broker, bundles, context=Context())
 
     def _ask(self) -> None:
         broker, topic = self._broker(), self._random.choice(list(self._topics))
