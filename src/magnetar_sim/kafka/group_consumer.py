@@ -100,7 +100,7 @@ class GroupConsumer:
         if self.member.must_join:
             await self._join()
         await self.reader.fetch_once()
-        await asyncio.sleep(plan.think_s * rng.uniform(0.5, 1.5))
+        await asyncio.sleep(self._history.think_s(plan.think_s) * rng.uniform(0.5, 1.5))
         self._do()
         if rng.random() < plan.commits:
             await self._commit()

@@ -160,15 +160,13 @@ class KafkaGroups:
         rng = self.random
         for number in range(rng.choice((1, 2, 3))):
             client = new_client(f"{share.history.name}.{number + 1}")
-            records_max = rng.choice((1, 20, 500))
             plan = SharePlan(
                 share.topics,
-                records_max=records_max,
+                records_max=rng.choice((1, 20, 500)),
                 bytes_max=rng.choice((1, 2000, 1 << 20)),
                 batch_size=rng.choice((1, 10, 500)),
                 wait_ms=rng.choice((50, 200)),
-                # One at a time: a lone member is to come to an end.
-                think_s=rng.choice((0.0, 0.02, 0.02 if records_max == 1 else 0.2)),
+                think_s=rng.choice((0.0, 0.02, 0.2)),
                 releases=rng.choice((0.0, 0.1)),
                 rejects=rng.choice((0.0, 0.05)),
                 silent=rng.choice((0.0, 0.03)),

@@ -225,7 +225,7 @@ class ShareConsumer:
         rng, plan = self.client.random, self._plan
         if not given:
             return
-        await asyncio.sleep(plan.think_s * rng.uniform(0.5, 1.5))
+        await asyncio.sleep(self._history.think_s(plan.think_s) * rng.uniform(0.5, 1.5))
         if rng.random() < plan.silent:
             self._history.count("fetches of share groups of which nothing is said")
             return
