@@ -56,7 +56,7 @@ class AssignedPlan:
 
 
 class AssignedMembership:
-    """A ``Membership``."""
+    """A ``AnyMembership``."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from magnetar_sim.kafka.kafka_link import LinkError
 from magnetar_sim.kafka.kafka_reader import PartitionReader, ReaderPlan
 from magnetar_sim.kafka.membership import (
     AGAIN,
-    Membership,
+    AnyMembership,
     NoMemberError,
     ReplacedError,
 )
@@ -52,7 +52,7 @@ class GroupConsumer:
         client: KafkaClient,
         history: KafkaHistory,
         group: GroupHistory,
-        member: Membership,
+        member: AnyMembership,
         name: str,
         plan: ConsumerPlan,
         alone: Callable[[], bool] = lambda: True,

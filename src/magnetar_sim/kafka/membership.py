@@ -101,7 +101,7 @@ class MemberPlan:
     rebalance_ms: int
 
 
-class Membership(Protocol):
+class AnyMembership(Protocol):
     """What a consumer has of its place in a group, of whichever kind. ``generation`` -1: it is no
     member; ``must_join``: it is to ``join`` (again), and until then may commit what it has."""
 
