@@ -19,7 +19,7 @@ Why: docs/adr/0117-transactions.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -356,15 +356,19 @@ class Transactions:
         except MagnetarError as error:
             log.debug("coordinator logs not looked for", error=str(error))
 
-    async def _time_out(self, shard: Shard) -> None:
-        records, before, services = shard.log.state.transactions, shard.open_since, self._services
-        shard.open_since = {
+    def _since(self, before: Mapping[str, Since], dates: Mapping[str, int]) -> dict[str, Since]:
+        """What was known by the steady clock of these dates stays; of others it is worked out."""
+        return {
             name: known
-            if (known := before.get(name)) and known.date_ms == record.started_ms
-            else Since(record.started_ms, services.steady_of(record.started_ms))
-            for name, record in records.items()
-            if record.ongoing
+            if (known := before.get(name)) and known.date_ms == date_ms
+            else Since(date_ms, self._services.steady_of(date_ms))
+            for name, date_ms in dates.items()
         }
+
+    async def _time_out(self, shard: Shard) -> None:
+        records, services = shard.log.state.transactions, self._services
+        started = {name: each.started_ms for name, each in records.items() if each.ongoing}
+        shard.open_since = self._since(shard.open_since, started)
         steady_ms = services.steady_ms()
         late = [
             name
@@ -390,14 +394,10 @@ class Transactions:
         kept_ms = self._services.config.transactional_ids_retention_ms
         if not kept_ms:
             return
-        records, before, services = shard.log.state.transactions, shard.used_since, self._services
-        shard.used_since = {
-            name: known
-            if (known := before.get(name)) and known.date_ms == record.changed_ms
-            else Since(record.changed_ms, services.steady_of(record.changed_ms))
-            for name, record in records.items()
-        }
-        steady_ms = services.steady_ms()
+        records = shard.log.state.transactions
+        changed = {name: each.changed_ms for name, each in records.items()}
+        shard.used_since = self._since(shard.used_since, changed)
+        steady_ms = self._services.steady_ms()
         for name, record in list(records.items()):
             unused_ms = steady_ms - shard.used_since[name].steady_ms
             if record.ongoing or record.ending or unused_ms <= kept_ms:
