@@ -48,13 +48,14 @@ class ShareMembership:
         while True:
             await asyncio.sleep(rest_s)
             rest_s = REST_S
-            if self._is_here:
-                with suppress(NoMemberError):
-                    rest_s = await self._heartbeat()
+            with suppress(NoMemberError):
+                rest_s = await self._heartbeat()
 
     async def _heartbeat(self) -> float:
         """How long until the next one. Raises ``NoMemberError``."""
         async with self._turn:
+            if not self._is_here:  # it may have gone while this waited
+                return REST_S
             ids = await self.client.topic_ids(self.topics)
             names = [*self.topics] if self.epoch == JOIN_EPOCH else None
             request = ShareGroupHeartbeatRequest(
