@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
@@ -707,6 +707,7 @@ class MemoryLogStore:
         self.made = 0
         self.followed: dict[str, FollowedMemoryLog] = {}
         self.full: NoSpaceError | None = None
+        self._name_watches: dict[Callable[[], None], str] = {}
         self._size = ledger_entries
         self.policy = LogPolicy(RollRule(ledger_entries, 1 << 30, 3_600_000))
 
@@ -738,6 +739,8 @@ class MemoryLogStore:
             log.made_ms = old.made_ms
             old.closed = True
             log._keep(old)
+        if name not in self.logs:
+            self._tell_names(name)
         self.logs[name] = log
         if name in self.followed:
             self.followed[name].move_to(log)
@@ -769,11 +772,26 @@ class MemoryLogStore:
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
         self.logs.pop(name, None)
+        self._tell_names(name)
         if name in self.followed:
             self.followed[name].end(NoSuchLogError(f"log {name} was deleted"))
 
-    async def names(self, prefix: str) -> list[str]:
+    async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
+        await asyncio.sleep(0)
         return sorted(name for name in self.logs if name.startswith(prefix))
+
+    def watch_names(self, prefix: str, changed: Callable[[], None]) -> Callable[[], None]:
+        self._name_watches[changed] = prefix
+
+        def end() -> None:
+            del self._name_watches[changed]
+
+        return end
+
+    def _tell_names(self, name: str) -> None:
+        for changed, prefix in list(self._name_watches.items()):
+            if name.startswith(prefix):
+                asyncio.get_running_loop().call_soon(changed)
 
     async def close(self) -> None:
         for log in self.logs.values():

@@ -165,7 +165,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.protocols.kafka.consumers.consumer_records",
     "magnetar.protocols.kafka.consumers.id_partitions",
     "magnetar.protocols.kafka.consumers.reconciliation",
-    "magnetar.protocols.kafka.consumers.topic_patterns",
+    "magnetar.cluster.topic_patterns",
     "magnetar.protocols.kafka.coordination.classic_records",
     "magnetar.protocols.kafka.coordination.coordinator_state",
     "magnetar.protocols.kafka.coordination.group",
@@ -269,6 +269,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "feed",
             "intake",
             "load_queue",
+            "name_lists",
             "remote_acks",
             "resend",
             "traffic",
@@ -291,6 +292,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "requests",
             "staged_writes",
             "stored_ledgers",
+            "topic_list_watch",
         ),
         (
             "bounds",
@@ -349,7 +351,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("share_groups",),
     ),
     "magnetar.cluster": (
-        ("topic_name",),
+        ("topic_name", "topic_patterns"),
         ("bundles", "stored"),
         ("brokers", "namespaces", "partitioned_topics"),
         ("ownership", "policies"),

@@ -58,6 +58,7 @@ from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.compacting import TopicCompactions
 from magnetar.topics.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
+from magnetar.topics.name_lists import NameLists
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.steering import ReadSteering
@@ -161,7 +162,7 @@ class Broker:
         self._living = living
         if ledgers is not None:
             self._take_in(Queries(topic_metadata), ledgers, staged_writes, now_ms)
-        self.pulsar = self._pulsar_server(config, connections, clock)
+        self.pulsar = self._pulsar_server(config, log_store, connections, clock)
         self.pulsar.services.stored_ledgers = stored_ledgers
         self.pulsar.services.staged_writes = staged_writes
         self.kafka = None if read_only else self._kafka_server(kafka, connections, clock)
@@ -245,7 +246,11 @@ class Broker:
         return made
 
     def _pulsar_server(
-        self, config: BrokerConfig, connections: Connections, clock: Callable[[], float]
+        self,
+        config: BrokerConfig,
+        log_store: LogStore,
+        connections: Connections,
+        clock: Callable[[], float],
     ) -> PulsarServer:
         made = PulsarServer(
             config, self.control, self.topics, self._metrics, self._scope, connections, clock
@@ -253,6 +258,8 @@ class Broker:
         made.services.bindings = self.bindings if self.followed is None else None
         made.services.followed = self.followed
         made.services.access = self.access
+        lists = NameLists(log_store, self.control.partitioned, self._scope)
+        made.services.name_lists = lists
         return made
 
     def _follow_topics(

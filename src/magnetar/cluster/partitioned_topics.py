@@ -93,6 +93,27 @@ class PartitionedTopics:
                 found += map(topic.of_partition, range(count))
         return found
 
+    def watch_names(self, namespace: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` on the loop after a partitioned topic of ``tenant/namespace`` was made
+        or deleted, or one of those that were asked for has got partitions. Returns the function
+        that ends it."""
+        path = f"{PARTITIONED}/{namespace}/persistent"
+
+        def count_changed(of: str) -> None:
+            if of.startswith(f"{path}/"):
+                changed()
+
+        ends = (
+            self._metadata.watch(path, lambda _path: changed()),
+            self._counts.watch_changes(count_changed),
+        )
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
+
     async def create(self, name: TopicName, partitions: int) -> bool:
         """False when it exists already. Raises ``NotAllowedError`` for a bad number or name,
         ``TopicNotFoundError`` if its namespace is gone meanwhile."""

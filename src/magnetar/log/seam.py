@@ -40,11 +40,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from magnetar.log.ack_store import AckStore
 from magnetar.log.acknowledgements import AckImage, AckState
@@ -813,8 +813,20 @@ class LogStore(Protocol):
         space, as far as is known without trying, and nothing else."""
         ...
 
-    async def names(self, prefix: str) -> list[str]:
-        """The names of all logs below ``prefix``, sorted."""
+    async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
+        """The names of all logs below ``prefix``, sorted. Of those in ``known`` the record is not
+        read: one that is being deleted is named until its node has gone."""
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class WatchedNames(Protocol):
+    """What a ``LogStore`` can do beside: tell when there are other logs. Those of this package
+    can."""
+
+    def watch_names(self, prefix: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` on the loop after a log below ``prefix`` (``tenant/namespace/domain``)
+        was made or deleted, by whoever; calls may be merged. Returns the function that ends it."""
+        ...

@@ -93,6 +93,7 @@ public final class PulsarPeer {
         step("avro schema", () -> typed(Schema.AVRO(Thing.class)));
         step("auto produce and consume", this::automatic);
         step("pattern", this::pattern);
+        step("pattern of topics that come later", this::patternWatched);
         step("delayed", this::delayed);
         step("transactions are refused", this::transactions);
         step("bad names are refused", this::badNames);
@@ -406,6 +407,31 @@ public final class PulsarPeer {
             one.send("1".getBytes());
             two.send("2".getBytes());
             check(next(consumer).getData().length + next(consumer).getData().length == 2, "both");
+        }
+    }
+
+    /** Asks for the list itself once an hour only: what comes sooner is told by the broker. */
+    private void patternWatched() throws Exception {
+        String topic = topic();
+        try (Consumer<byte[]> consumer = client.newConsumer()
+                .topicsPattern(topic + "-.*").subscriptionName("s")
+                .patternAutoDiscoveryPeriod(1, TimeUnit.HOURS)
+                .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+            for (int number = 0; number < 20; number++) {
+                try (Producer<byte[]> later = plain(topic + "-" + number)) {
+                    later.send("1".getBytes());
+                }
+                if (number < 5) { // the others come together
+                    check(next(consumer).getTopicName().equals(topic + "-" + number), "the new");
+                }
+            }
+            for (int number = 5; number < 20; number++) {
+                next(consumer);
+            }
+            try (Producer<byte[]> other = plain(topic)) {
+                other.send("1".getBytes());
+            }
+            check(consumer.receive(2, TimeUnit.SECONDS) == null, "others do not match");
         }
     }
 

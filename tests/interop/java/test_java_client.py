@@ -19,7 +19,7 @@ import pytest
 from tests.interop.moving_topics import kill_owners, move_topics
 from tests.interop.secured import SecuredPeer
 from tests.interop.steered import follow_and_survive
-from tests.scenarios.steered_brokers import steered_brokers
+from tests.scenarios.steered_brokers import OWNERS, steered_brokers
 from tests.standalone import Standalone
 
 HERE = Path(__file__).parent
@@ -161,3 +161,15 @@ def test_the_java_client_goes_where_it_is_sent(
 ) -> None:
     with steered_brokers(tmp_path, zookeeper_url) as brokers:
         follow_and_survive((str(HERE / "run.sh"), str(work_dir), "steered"), brokers, tmp_path)
+
+
+@pytest.mark.zookeeper
+def test_the_java_client_hears_of_topics_of_other_brokers(
+    work_dir: Path, tmp_path: Path, zookeeper_url: str
+) -> None:
+    """One broker watches the list for it; others own some of the topics that are new."""
+    step = "pattern of topics that come later"
+    with steered_brokers(tmp_path, zookeeper_url) as brokers:
+        told = run(work_dir, "peer", brokers.service_url, step)
+        assert brokers.loaded() == list(OWNERS)
+    assert f"ok {step}" in told

@@ -738,6 +738,7 @@ def test_names_are_listed_and_deleted_logs_leave_nothing() -> None:
         assert await store.names("") == sorted(names)
         assert await store.names("public/default") == names[:2]
         assert await store.names("nobody") == []
+        assert await store.names("public/default", {names[0]}) == names[:2]
         with pytest.raises(LogError, match="open"):
             await store.delete(names[0])
         await store.close()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from magnetar.env.metadata import MetadataStore, SessionState
@@ -125,16 +126,18 @@ class WatchedNodes(Generic[T]):
         except NoNodeError:
             return None
 
-    def watch_changes(self, changed: Callable[[str], None]) -> None:
+    def watch_changes(self, changed: Callable[[str], None]) -> Callable[[], None]:
         """Call ``changed(path)`` whenever a node that somebody has asked for has changed, or may
-        have. Of nodes that gave way to others nothing is told."""
+        have. Of nodes that gave way to others nothing is told. Returns the function that ends
+        it."""
         self._watchers.append(changed)
+        return partial(self._watchers.remove, changed)
 
     def forget(self, path: str) -> None:
         """The node has changed, or may have."""
         node = self._nodes.get(path)
         if node is not None:
-            for changed in self._watchers:
+            for changed in tuple(self._watchers):  # one may end itself
                 changed(path)
             node.changes += 1
             node.value = None

@@ -9,7 +9,7 @@ Why: docs/adr/0111-partitions-behind-the-seam.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 
 from magnetar.log.engines.partition_store import PartitionLogStore
 from magnetar.log.managed.store import ManagedLogStore
@@ -88,8 +88,12 @@ class LogStores:
         if self._partitions is not None:
             await self._partitions.check_space(name)
 
-    async def names(self, prefix: str) -> list[str]:
-        return await self._ledgers.names(prefix)
+    async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
+        return await self._ledgers.names(prefix, known)
+
+    def watch_names(self, prefix: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """See ``WatchedNames``: logs on partitions have their nodes among the others."""
+        return self._ledgers.watch_names(prefix, changed)
 
     async def close(self) -> None:
         """Raises the first that could not be closed cleanly, after all."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from typing import TypeAlias
 
@@ -326,25 +326,36 @@ class ManagedLogStore:
             await finish_deletion(self._ledgers, cursor, cursor.record)
         await store.delete_log()
 
-    async def names(self, prefix: str) -> list[str]:
+    async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
         """The names below ``prefix``: whole leading parts (``tenant/namespace``), or empty."""
-        parts = [encode_name(part) for part in prefix.split("/") if part]
-        return sorted(await self._names_below(parts))
+        return sorted(await self._names_below(_segments(prefix), known))
 
-    async def _names_below(self, parts: list[str]) -> list[str]:
+    def watch_names(self, prefix: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """See the seam."""
+        segments = _segments(prefix)
+        assert len(segments) == NAME_PARTS - 1, f"{prefix} is not tenant/namespace/domain"
+        return self._metadata.watch("/".join((ROOT, *segments)), lambda _path: changed())
+
+    async def _names_below(self, parts: list[str], known: Container[str]) -> list[str]:
         if len(parts) == NAME_PARTS:
-            return await self._existing([parts])
+            return await self._existing([parts], known)
         below = [[*parts, each] for each in await self._children("/".join((ROOT, *parts)))]
         if len(parts) == NAME_PARTS - 1:
-            return await self._existing(below)
+            return await self._existing(below, known)
         names = []
         for each in below:
-            names += await self._names_below(each)
+            names += await self._names_below(each, known)
         return names
 
-    async def _existing(self, nodes: list[list[str]]) -> list[str]:
-        """Of logs that have nodes, those that are not deleted: each record is read."""
-        names = ["/".join(map(decode_name, parts)) for parts in nodes]
+    async def _existing(self, nodes: list[list[str]], known: Container[str]) -> list[str]:
+        """Of logs that have nodes, those that are not deleted: each record is read, but those of
+        ``known``."""
+        all_names = ["/".join(map(decode_name, parts)) for parts in nodes]
+        return [each for each in all_names if each in known] + await self._not_deleted(
+            [each for each in all_names if each not in known]
+        )
+
+    async def _not_deleted(self, names: list[str]) -> list[str]:
         if len(names) <= FEW_NAMES:
             return [name for name in names if await self.exists(name)]
         there = await side_by_side(names, self.exists)
@@ -366,6 +377,10 @@ class ManagedLogStore:
         self._timer.close()
         if errors:
             raise errors[0]
+
+
+def _segments(prefix: str) -> list[str]:
+    return [encode_name(part) for part in prefix.split("/") if part]
 
 
 async def _unguarded() -> None:

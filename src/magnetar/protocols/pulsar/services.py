@@ -19,6 +19,7 @@ from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.name_lists import NameLists
 from magnetar.topics.registry import Topics
 from magnetar.topics.steering import ReadSteering
 from magnetar.topics.subscribable import SubscribableTopic
@@ -36,7 +37,8 @@ class Services:
     owner; ``followed``: at a read-only broker, the topics that consumers get, which others own;
     ``steering``: at an owner, sends consumers to read-only brokers. ``access``: who may do what;
     None: everybody everything. ``service_url_tls``: as ``service_url``, by TLS, where that is
-    served; ``tls_addresses``: of other brokers, if some clients speak it.
+    served; ``tls_addresses``: of other brokers, if some clients speak it. ``name_lists``: for
+    clients that watch them.
     """
 
     config: BrokerConfig
@@ -59,6 +61,7 @@ class Services:
     access: Access | None = None
     service_url_tls: str = ""
     tls_addresses: TlsAddresses | None = None
+    name_lists: NameLists | None = None
     attached: AttachedTotals = field(init=False)
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.liveness import is_alive
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
+from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.speedups import read_sends
 from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
 from magnetar.topics.subscribable import Subscribed
@@ -146,6 +147,7 @@ class Session(FramedConnection):
         self.consumers: Attached[Subscribed] = Attached(services.attached)
         self.leaving: Attached[Leaving] = Attached(services.attached)
         """Consumers that another broker is to serve, and that have not been told yet."""
+        self.watches: Attached[TopicListWatch] = Attached(services.attached)
         self.sent: dict[int, Sent] = {}
         """Where consumers were sent last."""
         self.following: dict[TopicName, Topic] = {}
@@ -185,6 +187,9 @@ class Session(FramedConnection):
         for leaving in self.leaving.values():
             leaving.end()
         self.leaving.clear()
+        for watch in self.watches.values():
+            watch.end()
+        self.watches.clear()
         for topic in self.following.values():
             topic.unfollow(self)
         self.following.clear()
@@ -194,6 +199,8 @@ class Session(FramedConnection):
             subscription.follow_connection(consumer)
         if self.writable:
             self.resume(Paused.UNSENT)
+            for watch in self.watches.values():
+                watch.catch_up()
         else:
             self.pause(Paused.UNSENT)
 
@@ -453,9 +460,9 @@ class Session(FramedConnection):
         return self._requests.parked(self)
 
     def check_room(self) -> None:
-        """Whether the client may have one more producer or consumer. Raises
+        """Whether the client may have one more producer, consumer or watch. Raises
         ``TooManyConnectionsError``."""
-        has = len(self.producers) + len(self.consumers) + len(self.leaving)
+        has = len(self.producers) + len(self.consumers) + len(self.leaving) + len(self.watches)
         self.services.attached.check_room(has)
 
     def requests_crowded(self, crowded: bool) -> None:

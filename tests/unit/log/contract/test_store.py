@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from magnetar.log.seam import WatchedNames
 from magnetar.model.errors import LogClosedError, LogError, NoSuchLogError
 from magnetar.model.ids import EARLIEST
 from tests.unit.log.contract.engines import (
@@ -81,6 +82,32 @@ def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None
         log = await store.open(names[0])
         assert await read_all(log) == []
         await store.close()
+
+    run_with(engine, scenario)
+
+
+@each_engine
+def test_whoever_watches_names_hears_of_logs_that_others_make_and_delete(engine: Engine) -> None:
+    async def scenario() -> None:
+        store, other = engine.stores(), engine.stores()
+        assert isinstance(store, WatchedNames)
+        changed = asyncio.Event()
+        end = store.watch_names("a/watched/persistent", changed.set)
+        for name in ("a/watched/persistent/one", "a/watched/persistent/two"):
+            log = await other.open(name)
+            await asyncio.wait_for(changed.wait(), 10)
+            await log.close()
+            assert name in await store.names("a/watched/persistent")
+            changed.clear()
+        await other.delete("a/watched/persistent/one")
+        await asyncio.wait_for(changed.wait(), 10)
+        assert await store.names("a/watched/persistent") == ["a/watched/persistent/two"]
+        end()
+        await asyncio.sleep(0.01)
+        changed.clear()
+        await other.delete("a/watched/persistent/two")
+        await asyncio.sleep(0.01)
+        assert not changed.is_set()
 
     run_with(engine, scenario)
 

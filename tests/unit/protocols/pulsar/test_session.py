@@ -29,7 +29,8 @@ def test_connected_says_what_is_implemented() -> None:
         assert connected.protocol_version == 20
         flags = connected.feature_flags
         assert flags.supports_get_partitioned_metadata_without_auto_creation
-        assert not flags.supports_topic_watchers
+        assert flags.supports_topic_watchers
+        assert not flags.supports_topic_watcher_reconcile
         assert not flags.supports_broker_entry_metadata
 
     run(scenario)

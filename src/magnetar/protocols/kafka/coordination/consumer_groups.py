@@ -26,6 +26,7 @@ from typing import Final
 import structlog
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
+from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, ServiceNotReadyError
 from magnetar.protocols.kafka.consumers.consumer_group import (
     ConsumerGroup,
@@ -33,7 +34,6 @@ from magnetar.protocols.kafka.consumers.consumer_group import (
     HeartbeatAnswer,
 )
 from magnetar.protocols.kafka.consumers.id_partitions import TopicShape
-from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
 from magnetar.protocols.kafka.coordination.group_states import GroupState
 from magnetar.protocols.kafka.coordination.group_times import learn_times

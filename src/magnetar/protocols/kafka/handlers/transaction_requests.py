@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError
-from magnetar.protocols.kafka.consumers.topic_patterns import TopicPattern
 from magnetar.protocols.kafka.coordination.coordinator import Shard, coordinator_error
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey

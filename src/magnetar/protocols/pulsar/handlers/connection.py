@@ -33,6 +33,9 @@ def connect(session: Session, command: BaseCommand) -> None:
     reply.connected.max_message_size = session.services.config.message_bytes_max
     flags = reply.connected.feature_flags
     flags.supports_get_partitioned_metadata_without_auto_creation = True
+    lists = session.services.name_lists
+    if lists is not None and lists.served:
+        flags.supports_topic_watchers = True
     if session.services.staged_writes is not None:
         flags.supports_staged_writes = True
     if session.services.bindings is not None:

@@ -1,16 +1,15 @@
-"""LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE."""
+"""LOOKUP and PARTITIONED_METADATA."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from magnetar.cluster.ownership import At
-from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
+from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
-    CommandGetTopicsOfNamespace,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
 )
@@ -66,18 +65,4 @@ async def partitioned_metadata(session: Session, command: BaseCommand) -> None:
     reply.request_id = request.request_id
     reply.response = CommandPartitionedTopicMetadataResponse.Success
     reply.partitions = count
-    session.send_command(answer)
-
-
-async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
-    """All topics; clients filter by their pattern themselves (``filtered`` stays false)."""
-    request = command.getTopicsOfNamespace
-    services = session.services
-    namespace = parse_namespace(request.namespace)
-    await services.control.namespaces.check_namespace(namespace)
-    answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    reply = answer.getTopicsOfNamespaceResponse
-    reply.request_id = request.request_id
-    if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        reply.topics.extend(str(name) for name in await services.topics.names(namespace))
     session.send_command(answer)

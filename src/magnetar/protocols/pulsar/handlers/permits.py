@@ -53,6 +53,11 @@ async def _names(session: Session, access: Access, command: BaseCommand) -> None
     await _check(session, access, Action.LOOKUP, name)
 
 
+async def _watched_names(session: Session, access: Access, command: BaseCommand) -> None:
+    name = parse_namespace(command.watchTopicList.namespace)
+    await _check(session, access, Action.LOOKUP, name)
+
+
 async def _schema(session: Session, access: Access, command: BaseCommand) -> None:
     await _check(session, access, Action.LOOKUP, parse_topic(command.getSchema.topic))
 
@@ -103,6 +108,7 @@ PERMITS: Final[Mapping[int, Permit]] = MappingProxyType(
         BaseCommand.LOOKUP: _look_up,
         BaseCommand.PARTITIONED_METADATA: _partitions,
         BaseCommand.GET_TOPICS_OF_NAMESPACE: _names,
+        BaseCommand.WATCH_TOPIC_LIST: _watched_names,
         BaseCommand.GET_SCHEMA: _schema,
         BaseCommand.GET_OR_CREATE_SCHEMA: _new_schema,
         BaseCommand.PRODUCER: _produce,
@@ -115,5 +121,6 @@ PERMITS: Final[Mapping[int, Permit]] = MappingProxyType(
         BaseCommand.UNSUBSCRIBE: _opened,
         BaseCommand.SEEK: _opened,
         BaseCommand.CONSUMER_STATS: _opened,
+        BaseCommand.WATCH_TOPIC_LIST_CLOSE: _opened,
     }
 )

@@ -20,6 +20,7 @@ from magnetar.protocols.pulsar.handlers import (
     producers,
     schemas,
     staged_writes,
+    topic_lists,
 )
 from magnetar.protocols.pulsar.handlers.permits import PERMITS
 from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Subject
@@ -80,7 +81,9 @@ def make_table() -> Table:
         requests={
             BaseCommand.LOOKUP: lookups.lookup,
             BaseCommand.PARTITIONED_METADATA: lookups.partitioned_metadata,
-            BaseCommand.GET_TOPICS_OF_NAMESPACE: lookups.topics_of_namespace,
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: topic_lists.topics_of_namespace,
+            BaseCommand.WATCH_TOPIC_LIST: topic_lists.watch_topic_list,
+            BaseCommand.WATCH_TOPIC_LIST_CLOSE: topic_lists.close_topic_list_watch,
             BaseCommand.GET_SCHEMA: schemas.get_schema,
             BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema,
             BaseCommand.STAGED_WRITE: staged_writes.staged_write,
@@ -103,5 +106,7 @@ def make_table() -> Table:
             BaseCommand.SEEK: ("consumer", "seek", "consumer_id"),
             BaseCommand.GET_LAST_MESSAGE_ID: ("consumer", "getLastMessageId", "consumer_id"),
             BaseCommand.CONSUMER_STATS: ("consumer", "consumerStats", "consumer_id"),
+            BaseCommand.WATCH_TOPIC_LIST: ("watch", "watchTopicList", "watcher_id"),
+            BaseCommand.WATCH_TOPIC_LIST_CLOSE: ("watch", "watchTopicListClose", "watcher_id"),
         },
     )

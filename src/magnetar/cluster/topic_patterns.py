@@ -1,4 +1,5 @@
-"""Regular expressions for names of topics, by the rules of RE2, as Kafka's coordinators take them.
+"""Regular expressions for names of topics, by the rules of RE2, as brokers of Pulsar and Kafka's
+coordinators take them.
 
 A search takes time linear in the name's length, whatever the expression; its size and the memory
 for it are bounded. The whole name must match.
@@ -22,14 +23,18 @@ PATTERN_MEMORY_BYTES_MAX: Final = 1 << 20
 class TopicPattern:
     """Raises ``InvalidTopicNameError`` for what is no expression, or too large a one."""
 
-    def __init__(self, text: str) -> None:
-        if len(text) > PATTERN_CHARS_MAX:
+    def __init__(
+        self,
+        text: str,
+        chars_max: int = PATTERN_CHARS_MAX,
+        memory_bytes_max: int = PATTERN_MEMORY_BYTES_MAX,
+    ) -> None:
+        if len(text) > chars_max:
             raise InvalidTopicNameError(
-                f"the regular expression has {len(text)} characters; {PATTERN_CHARS_MAX} at most "
-                "are taken"
+                f"the regular expression has {len(text)} characters; {chars_max} at most are taken"
             )
         options = re2.Options()
-        options.max_mem = PATTERN_MEMORY_BYTES_MAX
+        options.max_mem = memory_bytes_max
         options.never_capture = True
         options.log_errors = False
         try:
@@ -41,5 +46,8 @@ class TopicPattern:
                 f"{text[:200]!r} is no regular expression by RE2's rules: {said}"
             ) from error
 
+    def matches(self, name: str) -> bool:
+        return self._compiled.fullmatch(name) is not None
+
     def matching(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if self._compiled.fullmatch(name) is not None]
+        return list(filter(self.matches, names))

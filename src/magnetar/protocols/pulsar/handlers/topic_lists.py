@@ -1,0 +1,87 @@
+"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and its end.
+
+The list that is asked for has no hash and is not filtered. Java's client would ask with the hash of
+a list from before its watch told it of others, and take "not changed" for those.
+
+Why: docs/adr/0215-clients-are-told-of-new-topics.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from magnetar.cluster.topic_name import parse_namespace
+from magnetar.cluster.topic_patterns import TopicPattern
+from magnetar.model.errors import NotAllowedError
+from magnetar.protocols.pulsar.session import Session
+from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace
+from magnetar.wire.pulsar.replies import success
+from magnetar.wire.pulsar.topic_lists import topics_hash, without_domain
+
+WATCHES_MAX: Final = 4000
+"""Of all clients of a broker."""
+EXPRESSION_CHARS_MAX: Final = 1024
+EXPRESSION_MEMORY_BYTES_MAX: Final = 64 << 10
+"""Of one watch, beside the list of its namespace."""
+
+
+async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
+    """All topics; clients filter by their pattern themselves (``filtered`` stays false)."""
+    request = command.getTopicsOfNamespace
+    services = session.services
+    namespace = parse_namespace(request.namespace)
+    await services.control.namespaces.check_namespace(namespace)
+    answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    reply = answer.getTopicsOfNamespaceResponse
+    reply.request_id = request.request_id
+    if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        reply.topics.extend(str(name) for name in await services.topics.names(namespace))
+    session.send_command(answer)
+
+
+async def watch_topic_list(session: Session, command: BaseCommand) -> None:
+    """Refused, its client asks for the whole list every minute instead (Java)."""
+    request, services = command.watchTopicList, session.services
+    lists = services.name_lists
+    if lists is None or not lists.served:
+        raise NotAllowedError("lists of topics are not watched here; ask for them")
+    namespace = parse_namespace(request.namespace)
+    text = without_domain(request.topics_pattern)
+    pattern = TopicPattern(text, EXPRESSION_CHARS_MAX, EXPRESSION_MEMORY_BYTES_MAX)
+    await services.control.namespaces.check_namespace(namespace)
+    _end(session, request.watcher_id)  # asked for again: the client did not hear our answer
+    session.check_room()
+    if lists.listeners >= WATCHES_MAX:
+        raise NotAllowedError(f"this broker has {WATCHES_MAX} watches of topic lists, the most")
+    names = await lists.of(namespace)
+    if session.closed:
+        return
+    watch = TopicListWatch(session, request.watcher_id, text, pattern, names)
+    session.watches[request.watcher_id] = watch
+    answer = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+    reply = answer.watchTopicListSuccess
+    reply.request_id = request.request_id
+    reply.watcher_id = request.watcher_id
+    reply.topics_hash = topics_hash(watch.told)
+    if reply.topics_hash != request.topics_hash:
+        reply.topic.extend(watch.told)
+    if answer.ByteSize() > services.config.message_bytes_max:
+        _end(session, request.watcher_id)
+        raise NotAllowedError(
+            f"{len(watch.told)} topics of {namespace} match {text[:200]!r}: their names are more "
+            "than a frame may hold; use an expression that fewer match"
+        )
+    session.send_command(answer)
+
+
+async def close_topic_list_watch(session: Session, command: BaseCommand) -> None:
+    request = command.watchTopicListClose
+    _end(session, request.watcher_id)
+    session.write(success(request.request_id))
+
+
+def _end(session: Session, watcher_id: int) -> None:
+    watch = session.watches.pop(watcher_id)
+    if watch is not None:
+        watch.end()

@@ -1,0 +1,296 @@
+"""WATCH_TOPIC_LIST: what watchers are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import MetadataUnavailableError
+from magnetar.protocols.pulsar import topic_list_watch
+from magnetar.protocols.pulsar.handlers import topic_lists
+from magnetar.topics.name_lists import CHECK_S
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandWatchTopicUpdate
+from magnetar.wire.pulsar.topic_lists import topics_hash
+from tests.unit.protocols.pulsar.harness import ANNOUNCEMENTS, Peer, World, run
+
+NAMESPACE = "public/default"
+PREFIX = f"persistent://{NAMESPACE}/"
+LATER_S = 1.0
+
+
+def watch(
+    expression: str, watcher_id: int = 7, topics_hash: str = "", namespace: str = NAMESPACE
+) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST)
+    request = command.watchTopicList
+    request.request_id, request.watcher_id = 1, watcher_id
+    request.namespace, request.topics_pattern = namespace, expression
+    if topics_hash:
+        request.topics_hash = topics_hash
+    return command
+
+
+def end(watcher_id: int = 7) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_CLOSE)
+    command.watchTopicListClose.request_id = 2
+    command.watchTopicListClose.watcher_id = watcher_id
+    return command
+
+
+async def greeted(world: World) -> Peer:
+    peer = world.peer()
+    (hello,) = await peer.heard()
+    assert hello.connected.feature_flags.supports_topic_watchers
+    return peer
+
+
+async def updates(peer: Peer, wait_s: float = LATER_S) -> list[CommandWatchTopicUpdate]:
+    await asyncio.sleep(wait_s)
+    heard = [each for each in await peer.heard() if each.type not in ANNOUNCEMENTS]
+    assert all(each.type == BaseCommand.WATCH_TOPIC_UPDATE for each in heard)
+    return [each.watchTopicUpdate for each in heard]
+
+
+async def make(world: World, *locals_: str) -> None:
+    for each in locals_:
+        await world.services.topics.get(parse_topic(PREFIX + each), create=True)
+
+
+async def delete(world: World, local: str) -> None:
+    await world.admin.delete(PREFIX + local, force=True)
+
+
+def named(*locals_: str) -> list[str]:
+    return [PREFIX + each for each in locals_]
+
+
+def test_a_watcher_gets_the_list_and_then_what_changes() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, "a-1", "b-1", "a-0")
+        peer = await greeted(world)
+        answer = await peer.ask(watch(PREFIX + "a-.*"))
+        told = answer.watchTopicListSuccess
+        assert (told.request_id, told.watcher_id) == (1, 7)
+        assert list(told.topic) == named("a-0", "a-1")
+        assert told.topics_hash == topics_hash(named("a-0", "a-1"))
+        await make(world, "b-2", "a-2")
+        (update,) = await updates(peer)
+        assert (update.watcher_id, list(update.new_topics)) == (7, named("a-2"))
+        assert list(update.deleted_topics) == []
+        assert update.topics_hash == topics_hash(named("a-0", "a-1", "a-2"))
+        await delete(world, "a-1")
+        await delete(world, "b-1")
+        (update,) = await updates(peer)
+        assert list(update.deleted_topics) == named("a-1")
+        assert update.topics_hash == topics_hash(named("a-0", "a-2"))
+        assert (await peer.ask(end())).type == BaseCommand.SUCCESS
+        await make(world, "a-3")
+        assert await updates(peer) == []
+
+    run(scenario)
+
+
+def test_partitions_are_told_by_themselves_and_chosen_by_their_topic() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(f"{NAMESPACE}/orders"))
+        partitioned, name = world.broker.control.partitioned, parse_topic(PREFIX + "orders")
+        await partitioned.create(name, 2)
+        (update,) = await updates(peer)
+        assert list(update.new_topics) == named("orders-partition-0", "orders-partition-1")
+        await partitioned.grow(name, 3)
+        (update,) = await updates(peer)
+        assert list(update.new_topics) == named("orders-partition-2")
+        await make(world, "orders-partition-1")  # its log, too, says that it is there
+        assert await updates(peer) == []
+
+    run(scenario)
+
+
+def test_a_list_that_the_client_has_is_not_sent_again() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, "a")
+        peer = await greeted(world)
+        answer = await peer.ask(watch(".*", topics_hash=topics_hash(named("a"))))
+        assert list(answer.watchTopicListSuccess.topic) == []
+        answer = await peer.ask(watch(".*", topics_hash="00000000"))
+        assert list(answer.watchTopicListSuccess.topic) == named("a")
+        await make(world, "b")
+        assert len(await updates(peer)) == 1, "asked for twice, it is one watch"
+
+    run(scenario)
+
+
+def test_two_watchers_of_a_connection_hear_of_their_own() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*/a.*", 1))
+        await peer.ask(watch(".*/ab.*", 2))
+        await make(world, "ax", "ab")
+        told = await updates(peer)
+        heard = {1: set(named("ab", "ax")), 2: set(named("ab"))}
+        for number, names in heard.items():
+            own = [each.new_topics for each in told if each.watcher_id == number]
+            assert {name for some in own for name in some} == names
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_is_told_all_of_it_later() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, "gone", "kept")
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        peer.session.pause_writing()
+        await make(world, "new", "short")
+        await asyncio.sleep(LATER_S)
+        await delete(world, "gone")
+        await delete(world, "short")
+        assert await updates(peer) == []
+        peer.session.resume_writing()
+        removed, added = await updates(peer)
+        assert list(removed.deleted_topics) == named("gone")
+        assert list(added.new_topics) == named("new")
+        assert added.topics_hash == topics_hash(named("kept", "new"))
+        await make(world, "more")
+        (update,) = await updates(peer)
+        assert list(update.new_topics) == named("more")
+
+    run(scenario)
+
+
+def test_many_changes_come_in_several_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_list_watch, "NAMES_PER_UPDATE", 2)
+
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        await make(world, *"abcde")
+        told = await updates(peer)
+        assert [each for update in told for each in update.new_topics] == named(*"abcde")
+        assert max(len(each.new_topics) for each in told) == 2
+        assert told[-1].topics_hash == topics_hash(named(*"abcde"))
+
+    run(scenario)
+
+
+def test_lists_are_kept_while_somebody_watches() -> None:
+    async def scenario(world: World) -> None:
+        lists = world.services.name_lists
+        assert lists is not None
+        peer, other = await greeted(world), await greeted(world)
+        await peer.ask(watch(".*"))
+        await other.ask(watch(".*"))
+        assert lists.listeners == 2
+        peer.lose()
+        assert lists.listeners == 1
+        await make(world, "a")
+        assert len(await updates(other)) == 1
+        other.lose()
+        await asyncio.sleep(2 * CHECK_S)
+        assert lists.listeners == 0
+        assert world.store._name_watches == {}
+        third = await greeted(world)
+        answer = await third.ask(watch(".*"))
+        assert list(answer.watchTopicListSuccess.topic) == named("a")
+
+    run(scenario)
+
+
+def test_a_topic_of_which_the_store_told_nothing_is_found_all_the_same() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        world.store._tell_names = lambda _name: None  # type: ignore[method-assign]
+        await make(world, "a")
+        assert await updates(peer) == []
+        (update,) = await updates(peer, CHECK_S)
+        assert list(update.new_topics) == named("a")
+
+    run(scenario)
+
+
+def test_it_goes_on_after_the_metadata_store_was_away() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        store, names = world.store, world.store.names
+
+        async def unavailable(prefix: str, known: object = ()) -> list[str]:
+            raise MetadataUnavailableError("the metadata store does not answer")
+
+        store.names = unavailable  # type: ignore[method-assign]
+        await make(world, "a")
+        assert await updates(peer) == []
+        refused = await (await greeted(world)).ask(watch(".*", namespace="public/other"))
+        assert refused.type == BaseCommand.ERROR
+        store.names = names  # type: ignore[method-assign]
+        (update,) = await updates(peer, 5.0)
+        assert list(update.new_topics) == named("a")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "why"),
+    [
+        (watch("a("), ServerError.NOT_ALLOWED, "missing"),
+        (watch("(?!a).*"), ServerError.NOT_ALLOWED, "RE2"),
+        (watch("a" * 1025), ServerError.NOT_ALLOWED, "1024"),
+        (watch("kafka://a"), ServerError.NOT_ALLOWED, "domain"),
+        (watch(".*", namespace="nobody/here"), ServerError.TOPIC_NOT_FOUND, "nobody"),
+        (watch(".*", namespace="here"), ServerError.NOT_ALLOWED, "tenant/namespace"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(command: BaseCommand, code: int, why: str) -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        answer = await peer.ask(command)
+        assert (answer.error.request_id, answer.error.error) == (1, code)
+        assert why in answer.error.message
+        assert (await peer.ask(end())).type == BaseCommand.SUCCESS
+
+    run(scenario)
+
+
+def test_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_lists, "WATCHES_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        for number in (1, 2):
+            answer = await peer.ask(watch(".*", number))
+            assert answer.type == BaseCommand.WATCH_TOPIC_LIST_SUCCESS
+        answer = await peer.ask(watch(".*", 3))
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        answer = await peer.ask(watch(".*", 2))
+        assert answer.type == BaseCommand.WATCH_TOPIC_LIST_SUCCESS, "in place of the one it has"
+
+    run(scenario)
+
+
+def test_of_a_connection_they_are_bounded_with_producers() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.produce()
+        answer = await peer.ask(watch(".*"))
+        assert "attached_per_connection_max" in answer.error.message
+
+    run(scenario, attached_per_connection_max=1)
+
+
+def test_a_list_that_no_frame_holds_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, *("x" * 500 + str(number) for number in range(30)))
+        peer = await greeted(world)
+        answer = await peer.ask(watch(".*"))
+        assert answer.error.error == ServerError.NOT_ALLOWED
+        assert "fewer" in answer.error.message
+        lists = world.services.name_lists
+        assert lists is not None
+        assert lists.listeners == 0
+
+    run(scenario, message_bytes_max=10_000)
