@@ -457,10 +457,33 @@ def test_one_that_was_begun_anew_stores_nothing_more() -> None:
         assert await offset_of(peer) == (5, 3, "note")
         assert await coordinator.shard(G) is not former
         assert not former.log.topic.closed
+        assert await committed(peer, 7) is ErrorCode.NONE
         with pytest.raises(ServiceNotReadyError):
             await coordinator.change(former, [(OffsetKey(G, "t", 0), None)])
         await world.broker.topics.unload(coordinator.topic_for(G))
-        assert await offset_of(peer) == (5, 3, "note")
+        assert await offset_of(peer) == (7, 3, "note")
+
+    run(scenario)
+
+
+def test_one_that_was_begun_anew_writes_nothing_again(monkeypatch: Any) -> None:
+    """What it knows is older than what the coordinator that has read its log stores since."""
+    monkeypatch.setattr(offset_log, "SNAPSHOT_RECORDS", 10)
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, coordinator = world.peer(), world.server.coordinator
+        for offset in range(9):
+            assert await committed(peer, offset) is ErrorCode.NONE
+        former = await coordinator.shard(G)
+        log = world.store.logs[coordinator.topic_for(G).log_name]
+        log.failing = LogError("for a test")
+        assert await committed(peer, 9) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert await committed(peer, 20) is ErrorCode.NONE
+        with pytest.raises(ServiceNotReadyError):
+            await coordinator.change(former, [(OffsetKey(G, "t", 0), None)])
+        await world.broker.topics.unload(coordinator.topic_for(G))
+        assert await offset_of(peer) == (20, 3, "note")
 
     run(scenario)
 

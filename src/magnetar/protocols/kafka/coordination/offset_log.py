@@ -210,6 +210,7 @@ class OffsetLog:
         async with self._gate:
             if self._due:
                 await self._idle.wait()
+                self._check_usable()  # what another knows by now is not to be overwritten
                 self._write_again(now_ms)
             if self._doubtful:
                 await self._idle.wait()
