@@ -10,7 +10,9 @@ from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import BrokerMetadataError, LedgerError
+from magnetar.protocols.kafka.consumers.id_partitions import TopicIdPartition
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.shares.share_records import ShareImage, ShareStateKey
 from magnetar.wire.kafka.admin_messages import (
     ChangeResource,
     ConfigChange,
@@ -439,6 +441,11 @@ def test_admins_see_and_delete_groups() -> None:
     run(scenario)
 
 
+async def delete(world: KafkaWorld) -> int:
+    answer = await world.peer().ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+    return int(answer.results[0].error_code)
+
+
 def test_an_empty_group_is_known_by_the_next_coordinator() -> None:
     async def scenario(world: KafkaWorld) -> None:
         await joined(world)
@@ -489,6 +496,41 @@ def test_admins_see_and_set_where_a_partition_starts() -> None:
         assert (await starts(world)).topics == []
         c = await joined(world, "c")
         assert await c.acquired() == [(0, 4, 1)]
+
+    run(scenario)
+
+
+def test_nothing_is_left_of_a_group_by_who_writes_while_it_is_deleted() -> None:
+    """Or one that is made anew would begin where the deleted one was."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        a = await joined(world)
+        await a.fetch(wait_ms_max=0)
+        await a.beat(member_epoch=-1)
+        states = world.server.coordinated_groups.share_states
+        key = ShareStateKey(G, TopicIdPartition(a.topic_id, 0))
+        kept = (await states.read_here(key, 5)).record
+        other = ShareStateKey(G, TopicIdPartition(a.topic_id, 1))
+        assert kept is not None
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.held = True
+        before = asyncio.create_task(states.set_start(other, 3))
+        await asyncio.sleep(0.1)
+        deleting = asyncio.create_task(delete(world))
+        await asyncio.sleep(0.1)
+        late = asyncio.create_task(states.write_here(key, kept._replace(image=ShareImage(7))))
+        await asyncio.sleep(0.1)
+        log.held = False
+        log.release()
+        assert (await before).error is ErrorCode.NONE
+        assert await deleting == ErrorCode.NONE
+        assert (await late).error is ErrorCode.GROUP_ID_NOT_FOUND
+        await forgotten(world)
+        await joined(world)
+        for each in (key, other):
+            record = (await states.read_here(each, 6)).record
+            assert record is not None
+            assert record.image.start == -1
 
     run(scenario)
 

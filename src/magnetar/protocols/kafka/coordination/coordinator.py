@@ -486,8 +486,11 @@ class Coordinator:
             del shard.shares[group_id]
             live.end()
             if live.is_stored:
+                shares = shard.log.state.shares
                 try:
-                    await self.change(shard, shard.log.state.shares.forgotten(group_id))
+                    await self.change(shard, shares.forgotten(group_id))
+                    # What was on its way before is known now; from then on nobody may write.
+                    await self.change(shard, shares.states_forgotten(group_id))
                 except MagnetarError:
                     self._lose(shard.log.topic.name, shard)
                     raise

@@ -146,6 +146,10 @@ class ShareStates:
         """Raises as ``read_here``."""
         shard = await self.coordinator.shard(key.group)
         async with self._locks.held(key):
+            # One that is being deleted has its states until that is in the log.
+            refused = self._no_group(shard, key.group)
+            if refused is not None:
+                return refused
             known = shard.log.state.shares.states(key.group).get(key.place)
             if known is None or known[:2] != record[:2]:
                 why = "the state was read, set or deleted since: read it again"

@@ -114,10 +114,11 @@ class ShareRecords:
 
     def forgotten(self, group: str) -> list[ShareChange]:
         """What makes nothing be known of the group."""
-        found: list[ShareChange] = [
-            (ShareStateKey(group, each), None) for each in self.states(group)
-        ]
-        return [*found, (ShareGroupKey(group), None)]
+        return [*self.states_forgotten(group), (ShareGroupKey(group), None)]
+
+    def states_forgotten(self, group: str) -> list[ShareChange]:
+        """What takes its states away."""
+        return [(ShareStateKey(group, each), None) for each in self.states(group)]
 
 
 def state_to_json(record: ShareStateRecord) -> list[Any]:
