@@ -424,6 +424,32 @@ async def moved(world: KafkaWorld) -> None:
     await world.broker.topics.unload(topic)
 
 
+def test_a_group_that_somebody_joins_while_it_is_to_be_deleted_stays() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        a = await member(world, "a")
+        await settled(a)
+        assert await committed(a.peer, "a", a.epoch) is ErrorCode.NONE
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.held = True
+        leaving = asyncio.create_task(a.beat(member_epoch=-1))
+        await asyncio.sleep(0.1)
+        admin = world.peer().ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+        deleting = asyncio.create_task(admin)
+        await asyncio.sleep(0.1)
+        joining = asyncio.create_task(member(world, "b"))
+        await asyncio.sleep(0.1)
+        log.held = False
+        log.release()
+        assert (await leaving).error_code == ErrorCode.NONE
+        assert (await deleting).results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+        b = await joining
+        assert (await b.beat()).error_code == ErrorCode.NONE
+        assert await fetched(b.peer, "b", b.epoch) == 7
+
+    run(scenario)
+
+
 def test_a_coordinator_that_moves_keeps_members_and_what_they_have() -> None:
     async def scenario(world: KafkaWorld) -> None:
         await begun(world)

@@ -446,6 +446,31 @@ async def delete(world: KafkaWorld) -> int:
     return int(answer.results[0].error_code)
 
 
+def test_a_group_that_somebody_joins_while_it_is_to_be_deleted_stays() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        name = world.server.coordinator.topic_for(G)
+        await world.server.coordinator.shard(G)
+        log = world.log(str(name))
+        log.held = True
+        a = Member(world.peer())
+        coming = asyncio.create_task(a.beat())
+        await asyncio.sleep(0.1)
+        gone = Member(world.peer())
+        leaving = asyncio.create_task(gone.beat(member_epoch=-1))
+        await asyncio.sleep(0.1)
+        deleting = asyncio.create_task(delete(world))
+        await asyncio.sleep(0.1)
+        joining = asyncio.create_task(joined(world, "b"))
+        await asyncio.sleep(0.1)
+        log.held = False
+        log.release()
+        assert [(await each).error_code for each in (coming, leaving)] == [0, 0]
+        assert await deleting == ErrorCode.NON_EMPTY_GROUP
+        assert (await (await joining).beat()).error_code == ErrorCode.NONE
+
+    run(scenario)
+
+
 def test_an_empty_group_is_known_by_the_next_coordinator() -> None:
     async def scenario(world: KafkaWorld) -> None:
         await joined(world)

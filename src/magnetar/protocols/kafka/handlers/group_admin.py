@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coordinator_error
 from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
@@ -100,13 +102,13 @@ class GroupAdminHandlers:
                 if share.group.members:
                     return ErrorCode.NON_EMPTY_GROUP
                 await self.coordinator.forget_share(shard, share)
-                return ErrorCode.NONE
+                return _unless_joined(share.group.members)
             if group.members or (live is not None and live.group.members):
                 return ErrorCode.NON_EMPTY_GROUP
             forgotten = self.coordinator.forgotten(shard, group_id)
             if live is not None:
                 await self.coordinator.forget(shard, live, forgotten)
-                return ErrorCode.NONE
+                return _unless_joined(live.group.members)
             if not self.coordinator.is_there(shard, group):
                 return ErrorCode.GROUP_ID_NOT_FOUND
             if forgotten:
@@ -156,3 +158,8 @@ class GroupAdminHandlers:
             for topic in request.topics
         ]
         return answer
+
+
+def _unless_joined(members: Sized) -> ErrorCode:
+    """A group that somebody has joined while it was to be deleted stays."""
+    return ErrorCode.NON_EMPTY_GROUP if members else ErrorCode.NONE
