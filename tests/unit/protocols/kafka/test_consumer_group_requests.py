@@ -522,6 +522,46 @@ def test_what_is_not_stored_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None
     run(scenario)
 
 
+def test_nobody_is_told_what_is_on_its_way_into_the_log() -> None:
+    """Also who asks once more, and changes nothing by it."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        await settled(one)
+        await member(world, "two")
+        again = Member(world.peer(), "one")
+        again.epoch, again.owned = one.epoch, one.owned
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.held = True
+        asking = []
+        for each in (one, again):
+            asking.append(asyncio.create_task(each.beat()))
+            await asyncio.sleep(0.1)
+        assert [each.done() for each in asking] == [False, False]
+        log.held = False
+        log.release()
+        assert [(await each).error_code for each in asking] == [0, 0]
+
+    run(scenario)
+
+
+def test_a_group_that_cannot_be_deleted_stays_what_it_was() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        one = await member(world, "one")
+        assert (await one.beat(member_epoch=-1)).error_code == ErrorCode.NONE
+        peer = world.peer()
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.failing = NoSpaceError("for a test")
+        answer = await peer.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest([G]))
+        assert answer.results[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.failing = None
+        assert (await described(peer)).state == "Empty"
+
+    run(scenario)
+
+
 def test_what_there_is_no_space_for_is_stored_before_the_next_answer() -> None:
     """The log stays open here, and so does the group: it must not say what only it knows."""
 

@@ -97,6 +97,33 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
     assert group.leader == "b"
 
 
+def test_who_waits_for_others_is_alive_however_long_that_takes() -> None:
+    group = ClassicGroup("g")
+    group.join(said(new_id="a", knows_ids=False), "a", 0)
+    group.join(said(new_id="b", knows_ids=False, session_ms=1_000), "b", 1)
+    assert group.tick(3_000) == []
+    assert [ticket for ticket, _ in group.join(said("a"), "a again", 4_000)] == ["a again", "b"]
+    protocol = None, None
+    assert group.sync("b", None, 2, protocol, [], "b's part", 4_010) == []
+    assert group.tick(8_000) == []
+    assert group.sync("a", None, 2, protocol, [("b", b"1")], "a's part", 8_010) == []
+    taken = group.take_record()
+    assert taken is not None
+    told = group.stored(taken[0], ErrorCode.NONE, 8_020)
+    assert [ticket for ticket, _ in told] == ["a's part", "b's part"]
+    assert group.tick(9_010) == [], "its session begins when it is told"
+    assert list(group.members) == ["a", "b"]
+
+
+def test_a_rebalance_waits_for_who_was_told_an_id() -> None:
+    group = ClassicGroup("g")
+    group.join(said(new_id="a", knows_ids=False), "a", 0)
+    assert errors(group.join(said(new_id="b"), "told", 1)) == [ErrorCode.MEMBER_ID_REQUIRED]
+    assert group.join(said("a", protocols=(("range", b"2"),)), "a again", 2) == []
+    assert [ticket for ticket, _ in group.join(said("b"), "b", 3)] == ["a again", "b"]
+    assert group.generation == 2
+
+
 def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
     group = ClassicGroup("g")
     group.join(said(new_id="a", knows_ids=False, session_ms=60_000), "a", 0)

@@ -430,6 +430,41 @@ def test_who_waits_for_a_group_hears_that_it_has_moved() -> None:
     run(scenario)
 
 
+def test_who_waits_for_what_cannot_be_stored_asks_the_next_coordinator() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        join = await joined(peer)
+        log_of(world).failing = LogError("for a test")
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: failures.append(each))
+        answer = await synced(peer, join, {join.member_id: b"all"})
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+        assert await peer.quiet()
+        assert failures == [], "nobody is told twice"
+        log_of(world).failing = None
+        again = await joined(peer)
+        assert (await synced(peer, again, {again.member_id: b"all"})).assignment == b"all"
+
+    run(scenario)
+
+
+def test_what_is_on_its_way_into_the_log_is_deleted_with_its_group() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, admin = world.peer(), world.peer()
+        join = await joined(peer)
+        log_of(world).held = True
+        assert await left(peer, join) == 0
+        deleting = asyncio.create_task(deleted(admin))
+        await asyncio.sleep(0.1)
+        log_of(world).held = False
+        log_of(world).release()
+        assert await deleting is ErrorCode.NONE
+        await moved(world)
+        assert await state_of(admin) == ("Dead", 0)
+
+    run(scenario)
+
+
 def test_a_commit_that_is_not_stored_is_not_known() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

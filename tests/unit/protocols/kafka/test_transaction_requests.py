@@ -16,7 +16,7 @@ from magnetar.model.errors import (
     NotEnoughReplicasAfterAppendError,
 )
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, PendingKey
-from magnetar.protocols.kafka.coordination.transactions import Transactions
+from magnetar.protocols.kafka.coordination.transactions import EXPIRY_CHECK_S, Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.wire.kafka.apis import ApiKey
@@ -555,6 +555,39 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
         await again.begin()
         assert again.own.epoch == 0
         assert again.own.producer_id != producer.own.producer_id
+
+    run(scenario, transactional_ids_retention_ms=100_000)
+
+
+def test_an_id_whose_markers_are_on_their_way_is_not_forgotten() -> None:
+    """Readers of what is committed wait for them."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        world.log().failing = LedgerError("for a test")
+        assert await producer.end(True) is ErrorCode.NONE, "it is decided"
+        await asyncio.sleep(300)
+        world.log().failing = None
+        await until(lambda: world.log().positions.end_offset == 2)
+        assert (await committed_part(world.peer(), 0)).last_stable_offset == 2
+
+    run(scenario, transactional_ids_retention_ms=100_000)
+
+
+def test_an_id_that_is_used_while_it_is_to_be_forgotten_is_kept() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        log = world.log(str(world.server.coordinator.topic_for(NAME)))
+        await asyncio.sleep(EXPIRY_CHECK_S * 2 - 3)
+        log.held = True
+        coming = asyncio.create_task(producer.begin())
+        await asyncio.sleep(6)
+        assert not coming.done()
+        log.held = False
+        log.release()
+        assert await coming is ErrorCode.NONE
+        await producer.transaction(True, 1)
 
     run(scenario, transactional_ids_retention_ms=100_000)
 
