@@ -13,6 +13,7 @@ from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.seam import Content
 from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormatError
 from magnetar.model.ids import Position
+from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
@@ -283,6 +284,26 @@ def test_a_fetch_waits_until_there_is_enough_or_time_is_over() -> None:
     run(scenario)
 
 
+def test_what_comes_between_a_look_and_the_watch_is_found(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, producer = world.peer(), world.peer()
+        await produced(producer, batch())
+        collect = fetch._Collected.collect
+
+        async def and_then(looked: fetch._Collected) -> Any:
+            found = await collect(looked)
+            monkeypatch.setattr(fetch._Collected, "collect", collect)
+            await produced(producer, batch(1, 1))
+            return found
+
+        monkeypatch.setattr(fetch._Collected, "collect", and_then)
+        begun = asyncio.get_running_loop().time()
+        assert values(await fetched(peer, 1, wait_ms=5_000)) == [b"1"]
+        assert asyncio.get_running_loop().time() - begun < 5
+
+    run(scenario)
+
+
 def test_a_topic_is_in_use_while_it_is_fetched_from() -> None:
     """Where topics were unloaded soon, a fetch of many loaded the first ones again when it had the
     last ones, and so on until its time was over."""
@@ -345,6 +366,27 @@ def test_offsets_are_found_by_time() -> None:
             answer = await peer.ask(ApiKey.LIST_OFFSETS, asked)
             found = answer.topics[0].partitions[0]
             assert (found.error_code, found.offset) == (0, offset), time_ms
+
+    run(scenario)
+
+
+class _BeginsLater:
+    """A front of which the first record was deleted."""
+
+    offset = 1
+
+
+def test_what_was_deleted_of_a_batch_is_not_found_by_time() -> None:
+    """Whoever begins there would be out of range."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(3, base_timestamp_ms=1_000, max_timestamp_ms=1_002))
+        world.log().front = _BeginsLater()  # type: ignore[assignment]
+        part = ListOffsetsPartition(0, timestamp_ms=0)
+        asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+        found = (await peer.ask(ApiKey.LIST_OFFSETS, asked)).topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (0, 1)
 
     run(scenario)
 

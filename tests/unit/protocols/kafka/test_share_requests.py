@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.log.whole import Whole
 from magnetar.model.errors import BrokerMetadataError, LedgerError
 from magnetar.protocols.kafka.consumers.id_partitions import TopicIdPartition
+from magnetar.protocols.kafka.handlers import led_share_partition, share_fetch
+from magnetar.protocols.kafka.handlers.fetch import read_batches
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.shares.share_records import ShareImage, ShareStateKey
 from magnetar.wire.kafka.admin_messages import (
@@ -62,7 +65,7 @@ from magnetar.wire.kafka.share_state_messages import (
 )
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, batch, run
 from tests.unit.protocols.kafka.secured import SecuredWorld, run_secured
-from tests.unit.protocols.kafka.test_session import producing
+from tests.unit.protocols.kafka.test_session import _HeldMore, producing
 
 G = "shares"
 GAP, ACCEPT, RELEASE, REJECT = AcknowledgeType
@@ -259,6 +262,88 @@ def test_a_fetch_waits_for_what_others_give_back() -> None:
         assert await a.acknowledge((0, 0, RELEASE)) == 0
         _, answer = await b.peer.next()
         assert answer.topics[0].partitions[0].acquired[0].delivery_count == 2
+
+    run(scenario)
+
+
+def test_what_comes_between_a_look_and_the_watch_is_found(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        a = await joined(world)
+        await a.fetch(wait_ms_max=0)
+        look = share_fetch.ShareFetchHandlers._round
+
+        async def and_then(*asked: Any) -> Any:
+            found = await look(*asked)
+            monkeypatch.setattr(share_fetch.ShareFetchHandlers, "_round", look)
+            await produced(world, 2)
+            return found
+
+        monkeypatch.setattr(share_fetch.ShareFetchHandlers, "_round", and_then)
+        begun = asyncio.get_running_loop().time()
+        assert await a.acquired(wait_ms_max=5_000) == [(0, 1, 1)]
+        assert asyncio.get_running_loop().time() - begun < 5
+
+    run(scenario)
+
+
+def test_nobody_acquires_what_was_read_for_a_connection_that_is_over(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        a, b = await joined(world, "a"), await joined(world, "b")
+        await a.fetch(wait_ms_max=0)
+        await b.fetch(wait_ms_max=0)
+        await produced(world, 2)
+
+        async def and_then(*asked: Any) -> Any:
+            found = await read_batches(*asked)
+            monkeypatch.setattr(led_share_partition, "read_batches", read_batches)
+            a.peer.session.connection_lost(None)
+            await asyncio.sleep(0.1)
+            return found
+
+        monkeypatch.setattr(led_share_partition, "read_batches", and_then)
+        a.peer.tell(ApiKey.SHARE_FETCH, a.asks(wait_ms_max=500))
+        await asyncio.sleep(1)
+        assert await b.acquired() == [(0, 1, 1)]
+
+    run(scenario)
+
+
+def test_what_another_leader_may_have_given_is_not_acquired(monkeypatch: Any) -> None:
+    """The state was lost while the log was read."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        a = await joined(world)
+        await a.fetch(wait_ms_max=0)
+        await produced(world, 2)
+
+        async def and_then(*asked: Any) -> Any:
+            found = await read_batches(*asked)
+            monkeypatch.setattr(led_share_partition, "read_batches", read_batches)
+            (led,) = world.server.coordinated_groups.share_leader._led.values()
+            led.lose()
+            return found
+
+        monkeypatch.setattr(led_share_partition, "read_batches", and_then)
+        said = await a.fetch()
+        assert (bool(said.error_code), said.acquired) == (True, [])
+        assert await a.acquired() == [(0, 1, 1)]
+
+    run(scenario)
+
+
+def test_a_group_begins_behind_what_a_new_leader_cannot_show_yet() -> None:
+    """It was there before the group was."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await produced(world, 1)
+        log = world.log()
+        log.opening = _HeldMore()
+        a = await joined(world)
+        assert await a.acquired(wait_ms_max=0) == []
+        for _ in range(5):
+            await produced(world, 1)
+        log.opening = Whole()
+        assert await a.acquired() == [(5, 5, 1)]
 
     run(scenario)
 
@@ -471,6 +556,24 @@ def test_a_group_that_somebody_joins_while_it_is_to_be_deleted_stays() -> None:
     run(scenario)
 
 
+def test_a_member_is_answered_when_the_log_has_its_group() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await world.server.coordinator.shard(G)
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.held = True
+        joining = []
+        for name in ("a", "b"):
+            joining.append(asyncio.create_task(joined(world, name)))
+            await asyncio.sleep(0.1)
+        assert [each.done() for each in joining] == [False, False]
+        log.held = False
+        log.release()
+        for each in joining:
+            await each
+
+    run(scenario)
+
+
 def test_an_empty_group_is_known_by_the_next_coordinator() -> None:
     async def scenario(world: KafkaWorld) -> None:
         await joined(world)
@@ -626,6 +729,16 @@ def test_states_are_written_by_who_has_read_them_last() -> None:
         assert await write(first.state_epoch, 5) == ErrorCode.FENCED_STATE_EPOCH
         assert (await read(5)).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert await write(second.state_epoch, 6) == 0
+        await a.beat(member_epoch=-1)
+        states = world.server.coordinated_groups.share_states
+        key = ShareStateKey(G, TopicIdPartition(a.topic_id, 0))
+        assert (await states.set_start(key, 3)).error is ErrorCode.NONE
+        assert await write(second.state_epoch, 6) == ErrorCode.FENCED_STATE_EPOCH
+        third = await read(6)
+        assert third.start_offset == 3
+        assert (await states.forget(key)).error is ErrorCode.NONE
+        assert await write(third.state_epoch, 6) == ErrorCode.FENCED_STATE_EPOCH
+        assert (await read(6)).start_offset == -1
 
     run(scenario)
 
