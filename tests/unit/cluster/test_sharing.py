@@ -427,6 +427,27 @@ def test_a_broker_that_leaves_while_it_cuts_gives_both_parts_away() -> None:
     run(scenario)
 
 
+def test_what_is_taken_away_while_a_cut_fails_is_closed() -> None:
+    """What the store told of it meanwhile was not looked at."""
+
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a)
+
+        async def taken(*_: object) -> int:
+            await store.delete(owner_path(bundle))
+            await turns()
+            raise MetadataUnavailableError("for a test")
+
+        store.put = taken  # type: ignore[assignment]
+        with pytest.raises(MetadataUnavailableError):
+            await a.topics.cut(bundle, bundle.middle())
+        await turns()
+        assert a.events[:1] == ["close"]
+        assert a.topics.owned() == []
+
+    run(scenario)
+
+
 def test_the_guard_asks_the_store_itself() -> None:
     """A broker that was paused has heard of nothing yet."""
 
@@ -441,6 +462,34 @@ def test_the_guard_asks_the_store_itself() -> None:
         assert a.events[0] == "close"
         assert await b.topics.locate(NAME, authoritative=True) == Here()
         assert owner_path(bundle) in store.nodes  # the loser left it alone
+
+    run(scenario)
+
+
+def test_the_guard_asks_the_store_also_while_a_bundle_is_cut() -> None:
+    async def scenario(store: MemoryMetadata, a: One, b: One) -> None:
+        bundle = await owned_by(a)
+        put, writing, goes_on = store.put, asyncio.Event(), asyncio.Event()
+
+        async def late(path: str, value: bytes, version: int) -> int:
+            writing.set()
+            await goes_on.wait()
+            return await put(path, value, version)
+
+        store.put = late  # type: ignore[method-assign]
+        cutting = asyncio.create_task(a.topics.cut(bundle, bundle.middle()))
+        await writing.wait()
+        await a.topics.verify(NAME)
+        del store.nodes[owner_path(bundle)]  # as the end of its session does, untold
+        a.topics.check(NAME)
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.verify(NAME)
+        goes_on.set()
+        assert await cutting
+        await a.topics.verify(NAME)
+        del store.nodes[owner_path(await bundle_of(a))]
+        with pytest.raises(ServiceNotReadyError):
+            await a.topics.verify(NAME)
 
     run(scenario)
 

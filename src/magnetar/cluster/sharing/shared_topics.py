@@ -347,8 +347,13 @@ class SharedTopics:
         self.check(name)
         bundle = self._layouts[name.namespace].layout.bundle_of(name)
         held = self._held[bundle]
-        if not await self._nodes.is_ours(bundle):
+        ours = await self._nodes.is_ours(bundle)
+        if self._held.get(bundle) is not held:
+            await self.verify(name)  # it was cut meanwhile, or released
+            return
+        if not ours:
             self._lose(bundle, held)
+            raise _not_ours(name, "another broker")  # also while it is cut, which goes on
         self.check(name)
 
     # -- losing -------------------------------------------------------------------------------
@@ -478,6 +483,7 @@ class SharedTopics:
             held.state = _State.OURS
             if isinstance(error, MagnetarError):
                 await self._give_halves_back(bundle, halves)
+                await self._look(bundle, held)  # what was told of the node meanwhile was not heard
             raise
         del self._held[bundle]
         held.end_watch()
