@@ -221,6 +221,30 @@ def test_the_kind_of_a_subscription_is_that_of_its_first_consumer_each_time() ->
     run(scenario)
 
 
+def test_a_connection_that_was_full_for_a_turn_is_looked_at_once() -> None:
+    """Else there is a round in each turn of the loop, for good."""
+
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=2)
+        client.crowded = True
+        assert await client.entries() == [0, 1]
+        rounds, dispatcher = 0, site.subscription.dispatcher
+        look = dispatcher.follow_connection
+
+        def looked(consumer: Consumer) -> None:
+            nonlocal rounds
+            rounds += 1
+            look(consumer)
+
+        dispatcher.follow_connection = looked  # type: ignore[method-assign]
+        for _ in range(10):
+            dispatcher.wake()
+            assert await client.entries() == []
+        assert rounds == 0
+
+    run(scenario)
+
+
 def test_while_it_is_held_nothing_is_sent() -> None:
     async def scenario(site: Site) -> None:
         site.subscription.dispatcher.hold()
@@ -269,6 +293,22 @@ def test_the_timer_finds_what_is_due() -> None:
             while not (found := await client.entries()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert found == [0]
+
+    run(scenario, entries=0)
+
+
+def test_what_is_due_sooner_is_looked_for_sooner() -> None:
+    async def scenario(site: Site) -> None:
+        _, client = site.join(Kind.SHARED, permits=10)
+        site.publish(NOW + 50_000)
+        assert await client.entries() == []
+        site.publish(NOW + 30)
+        assert await client.entries() == []
+        site.now_ms = NOW + 30  # the wall clock; nobody wakes anybody
+        async with asyncio.timeout(10):
+            while not (found := await client.entries()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert found == [1]
 
     run(scenario, entries=0)
 

@@ -554,3 +554,30 @@ def test_who_gives_topics_away_waits_for_those_that_end_with_the_broker(
         await ending
 
     run(scenario)
+
+
+def test_who_gives_topics_away_waits_for_those_that_are_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else what the next owner makes under the name would be deleted."""
+
+    async def scenario(world: World) -> None:
+        await world.services.topics.get(parse_topic(TOPIC), create=True)
+        topics, delete, may_delete = world.services.topics, world.store.delete, asyncio.Event()
+
+        async def slowly(name: str) -> None:
+            await may_delete.wait()
+            await delete(name)
+
+        monkeypatch.setattr(world.store, "delete", slowly)
+        deleting = asyncio.create_task(topics.delete(parse_topic(TOPIC), force=False))
+        await asyncio.sleep(0.01)
+        giving = asyncio.create_task(topics.hand_over(lambda _name: True))
+        await asyncio.sleep(1)
+        assert not giving.done()
+        may_delete.set()
+        await giving
+        assert deleting.done()
+        await deleting
+
+    run(scenario)

@@ -20,6 +20,7 @@ from magnetar.log.acknowledgements import AckImage
 from magnetar.log.seam import Binding
 from magnetar.model.errors import (
     BindingEndedError,
+    LogError,
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -32,7 +33,7 @@ from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from tests.doubles.admin import topic_service
-from tests.doubles.memory_log import MemoryLogStore
+from tests.doubles.memory_log import MemoryCursor, MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.doubles.memory_values import MemoryValues
 from tests.unit.protocols.pulsar.harness import EXCLUSIVE, SHARED, TOPIC, Peer, World
@@ -397,6 +398,31 @@ def test_what_is_said_of_an_older_binding_has_no_effect() -> None:
     with_two(scenario)
 
 
+def test_a_binding_that_is_made_anew_meanwhile_is_not_ended() -> None:
+    """By who waits to end the one before: its broker who gives it back, and its owner."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        links = two.links()
+        first = await links.bind(NAME, "s", EARLIEST, {}, lambda _: None)
+        subscription, bindings = two.owner.topic().subscription("s"), two.owner.broker.bindings
+        before = two.bound()
+        assert before is not None
+        async with subscription.lock:
+            ending = [
+                asyncio.create_task(links.release(first.cursor)),
+                asyncio.create_task(bindings.end(NAME, "s", before.broker_id)),
+            ]
+            await asyncio.sleep(0.05)
+            bound = await subscription.bind(before._replace(epoch=before.epoch + 1))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*ending, return_exceptions=True)
+        assert subscription.bound is bound
+        assert not bound.over.is_set()
+
+    with_two(scenario)
+
+
 def test_what_the_owner_does_with_it_is_told() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(6)
@@ -520,6 +546,29 @@ def test_a_binding_that_cannot_be_stored_is_not_given() -> None:
         bound = two.bound()
         assert bound is not None
         assert bound.epoch == 2
+
+    with_two(scenario)
+
+
+def test_what_a_deletion_that_failed_has_stored_is_taken_back_before_it_is_bound() -> None:
+    """Or the next owner would delete it, with all that is acknowledged where it is served."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        topic, log = two.owner.topic(), two.owner.log()
+        log.failing = LogError("for a test")
+        with pytest.raises(LogError):
+            await topic.delete_subscription("s", force=True)
+        log.failing = None
+        subscription = topic.subscription("s")
+        cursor = subscription.cursor
+        assert isinstance(cursor, MemoryCursor)
+        waits = cursor.waits
+        await two.links().bind(NAME, "s", EARLIEST, {}, lambda _: None)
+        assert cursor.waits == waits + 1
+        assert not subscription.doubtful
 
     with_two(scenario)
 
