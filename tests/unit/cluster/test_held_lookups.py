@@ -103,6 +103,23 @@ def test_an_owner_that_is_there_is_named_at_once() -> None:
     run(scenario)
 
 
+def test_a_move_while_the_question_is_answered_is_not_waited_for() -> None:
+    async def scenario(world: World) -> None:
+        world.down.add(A)
+
+        async def late(name: TopicName, authoritative: bool) -> Owner | None:
+            found = await world._locate(name, authoritative)
+            if world.asked == 2:
+                world.moves(AT_B)
+            return found
+
+        world.lookups._locate = late
+        assert await asyncio.wait_for(world.look_up(), 5) == AT_B
+        assert world.asked == 3
+
+    run(scenario)
+
+
 def test_what_is_here_is_asked_of_nobody() -> None:
     async def scenario(world: World) -> None:
         world.owner = Here()
