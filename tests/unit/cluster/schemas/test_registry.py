@@ -237,8 +237,11 @@ def test_a_version_that_another_broker_gave_is_found() -> None:
         await theirs.bring(NAME, numbered(2))
         newer = place.metadata.nodes[path]
         place.metadata.nodes[path] = stale
+        for _ in range(20):
+            await asyncio.sleep(0)  # what the store has told is heard
         ours._records.forget(path)
         assert await ours.at(NAME, 0) is not None
+        assert ours._records.known(path) is not None
         place.metadata.nodes[path] = newer  # and nobody tells
         found = await ours.at(NAME, 1)
         assert found is not None
