@@ -348,6 +348,21 @@ def test_a_group_begins_behind_what_a_new_leader_cannot_show_yet() -> None:
     run(scenario)
 
 
+def test_an_error_is_told_at_once() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        a = await joined(world)
+        await a.fetch(wait_ms_max=0)
+        log = world.log(str(world.server.coordinator.topic_for(G)))
+        log.failing = LedgerError("for a test")
+        (led,) = world.server.coordinated_groups.share_leader._led.values()
+        led.lose()
+        begun = asyncio.get_running_loop().time()
+        assert (await a.fetch(wait_ms_max=5_000)).error_code
+        assert asyncio.get_running_loop().time() - begun < 1
+
+    run(scenario)
+
+
 def test_what_cannot_be_served_now_is_no_end_for_consumers_in_java(monkeypatch: Any) -> None:
     async def scenario(world: KafkaWorld) -> None:
         a = await joined(world)
