@@ -226,6 +226,45 @@ def test_whoever_wants_what_is_served_elsewhere_is_refused_after_a_while(
     with_two(scenario)
 
 
+def test_what_was_given_back_is_bound_anew() -> None:
+    """Nobody is served by the binding before: what he acknowledges would be sent to nobody."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        for number in range(3):
+            peer = two.reading.peer()
+            await succeeded(peer, peer.subscribe())
+            peer.flow(1)
+            assert await entries(peer, 1) == [number]
+            peer.acknowledge(number, number)
+            await eventually(lambda acked=number: two.mark() == Position(1, acked))
+            peer.lose()
+            await eventually(lambda: two.bound() is None)  # nobody uses it
+
+    with_two(scenario)
+
+
+def test_a_binding_that_ends_before_it_is_begun_serves_nobody() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        links = two.links()
+        bind = links.bind
+
+        async def ended(topic: Any, name: str, first: Any, properties: Any, told: Any) -> Any:
+            links.bind = bind  # type: ignore[method-assign]
+            found = await bind(topic, name, first, properties, told)
+            told(OwnerNews(NewsKind.ENDED, found.cursor.epoch))
+            return found
+
+        links.bind = ended  # type: ignore[method-assign]
+        peer = two.reading.peer()
+        refused = await peer.subscribe()
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        await succeeded(peer, peer.subscribe())
+
+    with_two(scenario)
+
+
 def test_a_binding_that_its_broker_never_heard_of_is_disowned() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(2)
