@@ -200,7 +200,8 @@ def encode_origin(origin: Origin) -> bytes:
 def decode_origin(value: bytes) -> Origin:
     """Raises ``StagedWriteError``."""
     try:
-        return Origin(**json.loads(value))
+        found = json.loads(value)
+        return Origin(**{name: found[name] for name in Origin._fields if name in found})
     except (ValueError, TypeError) as error:
         raise StagedWriteError(f"{value[:80]!r} says nothing of a staged ledger") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 
@@ -18,6 +19,7 @@ from magnetar.protocols.kafka.consumers.id_partitions import TopicIdPartition
 from magnetar.protocols.kafka.coordination.classic_records import (
     ClassicGroupKey,
     ClassicGroupRecord,
+    ClassicMemberRecord,
 )
 from magnetar.protocols.kafka.coordination.coordinator_state import (
     Change,
@@ -36,13 +38,15 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
 from magnetar.protocols.kafka.coordination.transaction import TransactionRecord
 from magnetar.protocols.kafka.coordination.transaction_states import TransactionState
 from magnetar.protocols.kafka.shares.share_records import (
+    RecordState,
     ShareGroupKey,
     ShareGroupRecord,
     ShareImage,
     ShareStateKey,
     ShareStateRecord,
+    StoredRun,
 )
-from magnetar.wire.kafka.records import KafkaRecord, batch_of
+from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 
 
 def some_offsets(source: random.Random, count: int) -> list[OffsetChange]:
@@ -114,6 +118,67 @@ def test_of_every_kind_what_is_known_can_be_said_again_alone() -> None:
         assert known.change_of(change[0]) == change
 
 
+EVERY_KIND: list[Change] = [
+    (OffsetKey("g", "t", 1), Committed(5, 2, "m", 7, "ab")),
+    (PendingKey(9, "g", "t", 1), Committed(6, 2, "m", 7, "ab")),
+    (
+        TransactionKey("x"),
+        TransactionRecord(9, 1, 60_000, TransactionState.ONGOING, (("t", 1),), 5, 6, -1),
+    ),
+    (
+        ClassicGroupKey("g"),
+        ClassicGroupRecord(
+            3, "consumer", "range", "a", 0,
+            (ClassicMemberRecord("a", "", "c", "h", 9, 9, (("range", b"t"),), b"all"),),
+        ),
+    ),
+    (ConsumerGroupKey("g"), ConsumerGroupRecord(3, 2)),
+    (ConsumerMemberKey("g", "m"), ConsumerMemberRecord("", "", "c", "h", 5, ("t",), "", "")),
+    (ShareGroupKey("g"), ShareGroupRecord(4)),
+    (
+        ShareStateKey("g", TopicIdPartition(uuid.UUID(int=7), 1)),
+        ShareStateRecord(1, 2, ShareImage(5, (StoredRun(6, 8, RecordState.AVAILABLE, 1),))),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", EVERY_KIND, ids=lambda change: type(change[0]).__name__)
+def test_fields_that_a_newer_release_has_added_are_left_out(change: Change) -> None:
+    """In the record, and in what is repeated in it."""
+    (batch,) = encode_changes([change], 5, 1 << 20)
+    (record,) = read_batch(memoryview(batch))[1]
+    assert record.value is not None
+    longer = json.dumps([*json.loads(record.value), {"new": [1]}, "more"]).encode()
+    assert decode_changes(memoryview(batch_of([record._replace(value=longer)], 0))) == [change]
+
+
+@pytest.mark.parametrize("at", [("ClassicGroupKey", 7), ("ShareStateKey", 3)])
+def test_the_same_of_what_is_repeated_in_a_record(at: tuple[str, int]) -> None:
+    kind, field = at
+    change = next(each for each in EVERY_KIND if type(each[0]).__name__ == kind)
+    (batch,) = encode_changes([change], 5, 1 << 20)
+    (record,) = read_batch(memoryview(batch))[1]
+    said = json.loads(record.value or b"")
+    said[field] = [[*each, "new"] for each in said[field]]
+    longer = record._replace(value=json.dumps(said).encode())
+    assert decode_changes(memoryview(batch_of([longer], 0))) == [change]
+
+
+@pytest.mark.parametrize("key", ['["new kind","g"]', '["pending","g"]', '["g","t","x"]'])
+def test_records_that_only_a_newer_release_knows_are_kept_as_they_are(key: str) -> None:
+    value = '{"of": ["another", "shape"]}'
+    record = KafkaRecord(0, 0, key.encode(), value.encode())
+    known = CoordinatorState()
+    known.apply(decode_changes(memoryview(batch_of([record], 0))))
+    assert len(known) == 1
+    assert [known.change_of(each) for each, _ in known.all()] == known.all()
+    (snapshot,) = encode_changes(known.all(), 5, 1 << 20)
+    (kept,) = read_batch(memoryview(snapshot))[1]
+    assert (kept.key, kept.value) == (record.key, record.value)
+    known.apply(decode_changes(memoryview(batch_of([record._replace(value=None)], 0))))
+    assert known.all() == []
+
+
 def test_batches_are_bounded_in_bytes_and_what_fits_nowhere_is_refused() -> None:
     long = Committed(1, 2, "m" * 4_000, 3)
     changes: list[Change] = [(OffsetKey("g", "t", number), long) for number in range(100)]
@@ -134,7 +199,7 @@ def test_a_group_is_forgotten_as_a_whole() -> None:
     assert len(known) > 0
 
 
-@pytest.mark.parametrize("key", [b"", b"[1]", b'["g","t","x"]', b"{}"])
+@pytest.mark.parametrize("key", [b"", b"[]", b"[1]", b'[1,"t",2]', b"{}"])
 def test_what_is_no_record_of_offsets(key: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_changes(memoryview(batch_of([KafkaRecord(0, 0, key, b"[1,2,3,4]")], 0)))

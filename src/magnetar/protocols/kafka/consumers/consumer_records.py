@@ -129,7 +129,7 @@ def member_to_json(record: ConsumerMemberRecord) -> list[Any]:
 def member_from_json(said: Sequence[Any]) -> ConsumerMemberRecord:
     """Raises ``ValueError``, ``TypeError``."""
     instance_id, rack_id, client_id, host, rebalance_ms, names, pattern, assignor, *rest = said
-    epoch, previous_epoch, state, assigned, revoking = rest
+    epoch, previous_epoch, state, assigned, revoking, *_ = rest
     return ConsumerMemberRecord(
         str(instance_id),
         str(rack_id),

@@ -80,7 +80,7 @@ def classic_from_json(value: Sequence[Any]) -> ClassicGroupRecord:
         raise ValueError(
             f"a group's members in version {version}, of a newer release: this one reads {VERSION}"
         )
-    generation, protocol_type, protocol, leader, empty_since_ms, said, members = fields
+    generation, protocol_type, protocol, leader, empty_since_ms, said, members, *_ = fields
     offers: list[Offer] = [
         tuple((str(name), _bytes(data)) for name, data in offer) for offer in said
     ]
@@ -96,7 +96,7 @@ def classic_from_json(value: Sequence[Any]) -> ClassicGroupRecord:
 
 def _member(said: Sequence[Any], offers: Sequence[Offer]) -> ClassicMemberRecord:
     """Raises ``ValueError``, ``TypeError``."""
-    member_id, instance_id, client_id, host, session_ms, rebalance_ms, offer, assignment = said
+    member_id, instance_id, client_id, host, session_ms, rebalance_ms, offer, assignment, *_ = said
     if not 0 <= int(offer) < len(offers):
         raise ValueError(f"member {member_id} has offer {offer} of {len(offers)}")
     return ClassicMemberRecord(

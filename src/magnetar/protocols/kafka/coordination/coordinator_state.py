@@ -15,6 +15,11 @@ a record's key (JSON)                                  its value
 ``["share-state", group, topic id, partition]``        what has become of the records
 =====================================================  =========================================
 
+Of a value the fields that are known here are read, and what follows them is left out: a broker of a
+newer release may have written it. So a field is added at the end, and means what it means where
+nobody knows of it. A record with another key is kept as it is, and stands in snapshots too; no
+such kind may have three fields of which the last is a number.
+
 Without a value what the key says is forgotten. Records are set, not added to: of two with one key
 the later counts. So a replay may begin anywhere before the newest record of every key, and writing
 all that is known once more (a snapshot) makes everything before it superfluous.
@@ -85,6 +90,17 @@ class TransactionKey(NamedTuple):
     transactional_id: str
 
 
+class UnknownKey(NamedTuple):
+    """Of a record that a newer release has written."""
+
+    text: str
+
+
+class UnknownRecord(NamedTuple):
+    text: str
+
+
+UnknownChange = tuple[UnknownKey, UnknownRecord | None]
 TransactionChange = tuple[TransactionKey, TransactionRecord | None]
 Change: TypeAlias = (
     OffsetChange
@@ -93,6 +109,7 @@ Change: TypeAlias = (
     | ClassicGroupChange
     | ConsumerChange
     | ShareChange
+    | UnknownChange
 )
 Key: TypeAlias = (
     OffsetKey
@@ -103,6 +120,7 @@ Key: TypeAlias = (
     | ConsumerMemberKey
     | ShareGroupKey
     | ShareStateKey
+    | UnknownKey
 )
 Value: TypeAlias = (
     Committed
@@ -112,6 +130,7 @@ Value: TypeAlias = (
     | ConsumerMemberRecord
     | ShareGroupRecord
     | ShareStateRecord
+    | UnknownRecord
 )
 
 
@@ -125,10 +144,12 @@ class CoordinatorState:
         self.classics: dict[str, ClassicGroupRecord] = {}
         self.consumers = ConsumerRecords()
         self.shares = ShareRecords()
+        self.unknown: dict[str, UnknownRecord] = {}
 
     def __len__(self) -> int:
         said = len(self.offsets) + len(self.pending) + len(self.transactions)
-        return said + len(self.classics) + len(self.consumers) + len(self.shares)
+        more = len(self.classics) + len(self.consumers) + len(self.shares)
+        return said + more + len(self.unknown)
 
     def apply(self, changes: Sequence[Change]) -> None:
         for key, value in changes:
@@ -149,6 +170,8 @@ class CoordinatorState:
                 case ShareStateKey():
                     assert value is None or isinstance(value, ShareStateRecord)
                     self.shares.set_state(key, value)
+                case UnknownKey():
+                    self._apply_unknown(key, value)
                 case _:
                     assert value is None or isinstance(value, Committed)
                     if isinstance(key, PendingKey):
@@ -168,6 +191,12 @@ class CoordinatorState:
         else:
             self.classics.pop(key.group, None)
 
+    def _apply_unknown(self, key: UnknownKey, value: Value | None) -> None:
+        if isinstance(value, UnknownRecord):
+            self.unknown[key.text] = value
+        else:
+            self.unknown.pop(key.text, None)
+
     def change_of(self, key: Key) -> Change:
         """What says of it once more what is known."""
         match key:
@@ -185,6 +214,8 @@ class CoordinatorState:
                 return key, self.shares.states(key.group).get(key.place)
             case PendingKey():
                 return key, self.pending.of(key.producer_id).get(key)
+            case UnknownKey():
+                return key, self.unknown.get(key.text)
         return key, self.offsets.of(key.group).get((key.topic, key.partition))
 
     def all(self) -> list[Change]:
@@ -193,6 +224,7 @@ class CoordinatorState:
         found += [(ClassicGroupKey(name), group) for name, group in self.classics.items()]
         found += self.consumers.all()
         found += self.shares.all()
+        found += [(UnknownKey(text), record) for text, record in self.unknown.items()]
         return found
 
 
@@ -205,7 +237,7 @@ def encode_changes(changes: Sequence[Change], now_ms: int, bytes_max: int) -> li
     records: list[KafkaRecord] = []
     size = 0
     for key, value in changes:
-        said = _json(_key(key)), None if value is None else _json(_value(value))
+        said = _key_bytes(key), None if value is None else _value_bytes(value)
         more = len(said[0]) + len(said[1] or b"") + RECORD_SLACK_BYTES
         if more > bytes_max:
             raise MessageTooLargeError(
@@ -218,6 +250,14 @@ def encode_changes(changes: Sequence[Change], now_ms: int, bytes_max: int) -> li
         records.append(KafkaRecord(len(records), 0, *said))
         size += more
     return [*batches, batch_of(records, now_ms)] if records else batches
+
+
+def _key_bytes(key: Key) -> bytes:
+    return key.text.encode() if isinstance(key, UnknownKey) else _json(_key(key))
+
+
+def _value_bytes(value: Value) -> bytes:
+    return value.text.encode() if isinstance(value, UnknownRecord) else _json(_value(value))
 
 
 def _key(key: Key) -> list[Any]:
@@ -276,20 +316,35 @@ def _change(record: KafkaRecord) -> Change:
             classic = None if value is None else classic_from_json(value)
             return ClassicGroupKey(str(name)), classic
         case [kind, name] if kind == CONSUMER_GROUP:
-            group_record = None if value is None else ConsumerGroupRecord(*map(int, value))
+            group_record = (
+                None if value is None else ConsumerGroupRecord(*_known(ConsumerGroupRecord, value))
+            )
             return ConsumerGroupKey(str(name)), group_record
         case [kind, name, part, member_id] if kind == CONSUMER_GROUP and part == MEMBER:
             member = None if value is None else member_from_json(value)
             return ConsumerMemberKey(str(name), str(member_id)), member
         case [kind, name] if kind == SHARE_GROUP:
-            share_group = None if value is None else ShareGroupRecord(*map(int, value))
+            share_group = (
+                None if value is None else ShareGroupRecord(*_known(ShareGroupRecord, value))
+            )
             return ShareGroupKey(str(name)), share_group
         case [kind, name, *place] if kind == SHARE_STATE and len(place) == 2:
             state = None if value is None else state_from_json(value)
             return ShareStateKey(str(name), place_from_json(place)), state
-    committed = None if value is None else Committed(*value)
-    if len(fields) == 5 and fields[0] == PENDING:
-        _, producer_id, group, topic, partition = fields
-        return PendingKey(int(producer_id), str(group), str(topic), int(partition)), committed
-    group, topic, partition = fields
-    return OffsetKey(str(group), str(topic), int(partition)), committed
+        case [kind, producer_id, group, topic, partition] if kind == PENDING:
+            pending = PendingKey(int(producer_id), str(group), str(topic), int(partition))
+            return pending, _committed(value)
+        case [str(group), str(topic), int(partition)]:
+            return OffsetKey(group, topic, partition), _committed(value)
+        case [str(), *_]:
+            text = None if record.value is None else UnknownRecord(record.value.decode())
+            return UnknownKey((record.key or b"").decode()), text
+    raise ValueError(f"no key of a record: {fields!r}")
+
+
+def _committed(value: list[Any] | None) -> Committed | None:
+    return None if value is None else Committed(*value[: len(Committed._fields)])
+
+
+def _known(kind: type[NamedTuple], value: list[Any]) -> list[int]:
+    return list(map(int, value[: len(kind._fields)]))

@@ -249,7 +249,7 @@ def to_json(record: TransactionRecord) -> list[Any]:
 
 def from_json(fields: list[Any]) -> TransactionRecord:
     """Raises ``ValueError``, ``TypeError``."""
-    producer_id, epoch, timeout_ms, state, places, started_ms, changed_ms, former = fields
+    producer_id, epoch, timeout_ms, state, places, started_ms, changed_ms, former, *_ = fields
     return TransactionRecord(
         int(producer_id),
         int(epoch),

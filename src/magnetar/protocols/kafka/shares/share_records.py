@@ -128,10 +128,10 @@ def state_to_json(record: ShareStateRecord) -> list[Any]:
 
 def state_from_json(said: Sequence[Any]) -> ShareStateRecord:
     """Raises ``ValueError``, ``TypeError``."""
-    state_epoch, leader_epoch, start, runs = said
+    state_epoch, leader_epoch, start, runs, *_ = said
     found = tuple(
         StoredRun(int(first), int(last), RecordState(state), int(count))
-        for first, last, state, count in runs
+        for first, last, state, count, *_ in runs
     )
     return ShareStateRecord(int(state_epoch), int(leader_epoch), ShareImage(int(start), found))
 
