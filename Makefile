@@ -26,6 +26,9 @@
 #   make chaos [MINUTES=n] [SEED=n]   a whole cluster while everything that can break does: killed,
 #                           paused, cut off, full disks; 3 minutes; then judge (docs/guarantees.md);
 #                           KEPT=dir as for interop: Java's client too
+#   make upgrade FROM=commit [BACK=1] [SEED=n]   the servers of such a cluster go from that commit of
+#                           this repository to this one, one after the other, or back, under clients of
+#                           Pulsar and Kafka; then judge (docs/operating.md); 4 minutes
 #   make jobs               the jobs on Spark with real servers, long ones too (docs/jobs.md)
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
@@ -71,7 +74,7 @@ WITH_S3 := MAGNETAR_S3_SERVER=$(abspath $(S3_BIN))/moto_server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos jobs tables failovers \
+.PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos upgrade jobs tables failovers \
 	replacements \
 	crashes power-cuts fire \
 	bench bench-peers pages proto clean java
@@ -164,6 +167,11 @@ interop: $(VENV)/.dev java
 
 chaos: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.whole $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
+
+upgrade: $(VENV)/.dev java
+	@test -n "$(FROM)" || { echo "make upgrade needs FROM: a commit of this repository"; exit 1; }
+	$(BIN)/python -m tests.chaos.upgrade --from $(FROM) $(if $(BACK),--back) \
 		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
 
 jobs: $(VENV)/.dev java

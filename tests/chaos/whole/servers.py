@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -43,11 +43,12 @@ class Network(Protocol):
 
 class Server:
     """One process after the other of one command. ``kill`` and ``stop`` hold it down; ``begin``
-    starts it."""
+    starts it, in an environment that has ``environment`` beside ours."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         self.name = name
         self.ended_by_itself = 0
+        self.environment: Mapping[str, str] = {}
         self._command = command
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +87,11 @@ class Server:
             log.write(f"--- started at {time.monotonic():.3f}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=log
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
 
     def signal(self, number: signal.Signals) -> None:

@@ -63,6 +63,10 @@ class ClientProcess:
             return [str(JAVA_RUN), str(self._java), "receipts"]
         return [sys.executable, "-m", f"tests.chaos.whole.{MODULES[self.name]}"]
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -152,5 +156,5 @@ class Workload:
 
     def kill(self) -> None:
         for client in self.clients.values():
-            if client.ended_by_itself() is None:
+            if client.running:
                 client.kill()
