@@ -25,6 +25,8 @@ the later counts. So a replay may begin anywhere before the newest record of eve
 all that is known once more (a snapshot) makes everything before it superfluous.
 
 Pure.
+
+Why records of other releases: docs/adr/0216-an-older-release-reads-what-it-knows.md.
 """
 
 from __future__ import annotations
