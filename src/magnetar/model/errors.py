@@ -42,6 +42,10 @@ class ChecksumError(ProtocolError):
     """A checksum does not match its bytes."""
 
 
+class ErasedEntryError(ProtocolError):
+    """Nothing is left of an entry but its place: what it held was erased from its topic's table."""
+
+
 class ImplausibleMessageError(ProtocolError):
     """A message's metadata says what cannot be true of its bytes; says what. Clients that read it
     would break, so it is neither stored nor delivered."""

@@ -24,7 +24,7 @@ import structlog
 from magnetar.env.tasks import TaskScope, nothing
 from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Description, Entry
-from magnetar.model.errors import ProtocolError
+from magnetar.model.errors import ErasedEntryError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.delays import Delays
@@ -287,6 +287,9 @@ class Dispatcher:
         return good, descriptions
 
     def _skip(self, position: Position, error: ProtocolError) -> None:
+        if isinstance(error, ErasedEntryError):  # somebody wanted that: it is nobody's trouble
+            self._cursor.acknowledge([position])
+            return
         log.warning(
             "entry skipped: its metadata cannot be read",
             log=self._log.name,

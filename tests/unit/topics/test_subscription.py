@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.log.acknowledgements import ack_set_words
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError
-from magnetar.model.ids import EARLIEST
+from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.delayed import DelayPolicy
@@ -499,5 +500,22 @@ def test_permits_of_acknowledged_messages_are_where_the_client_counts_them(
         site.subscription.redeliver(consumer, ())
         assert await client.entries() == [0]
         assert consumer.seat.permits == (0 if returns_skipped else 97)
+
+    run(scenario, entries=0)
+
+
+def test_entries_of_which_nothing_is_left_are_passed_over_without_a_word() -> None:
+    """What was erased from a topic's table may be thousands of entries, for each subscription."""
+
+    async def scenario(site: Site) -> None:
+        site.log.append([message(b"x", 0), b"", b"damaged", message(b"y", 3)], lambda *_: None)
+        site.log.release()
+        with capture_logs() as logs:
+            consumer, client = site.join(Kind.EXCLUSIVE, 10)
+            assert await client.entries() == [0, 3]
+        warned = [each["position"] for each in logs if each["log_level"] == "warning"]
+        assert warned == ["1:2"]
+        site.subscription.acknowledge_whole(consumer, [Position(1, 0), Position(1, 3)])
+        assert site.subscription.cursor.mark_delete == Position(1, 3)
 
     run(scenario, entries=0)

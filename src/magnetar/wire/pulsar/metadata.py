@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from magnetar.model.errors import ImplausibleMessageError, ProtocolError
+from magnetar.model.errors import ErasedEntryError, ImplausibleMessageError, ProtocolError
 from magnetar.wire.pulsar.broker_metadata import header_bytes
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.plausible import implausible
@@ -86,6 +86,8 @@ def _any_metadata_bounds(payload: Buffer) -> tuple[int, int]:
     left = len(payload) - start
     if left >= 10 and _U16(payload, start)[0] == MAGIC_CRC32C:
         start += 6
+    elif not left:
+        raise ErasedEntryError("an entry of which nothing is left has no metadata")
     elif left < 4:
         raise ProtocolError(f"entry of {len(payload)} bytes has no metadata")
     first = start + 4
