@@ -433,6 +433,13 @@ class ManagedLog:
         if self._closed:
             return
         self._closed = True
+        try:
+            await self._finish()
+        except BaseException:
+            self._scope.cancel()  # given up: nothing runs on over what its owner closes next
+            raise
+
+    async def _finish(self) -> None:
         # Side by side: each is some round trips, whoever closes a log has clients that wait, and
         # what a cursor stores does not depend on the last ledger being closed.
         storing = asyncio.gather(*(_error_of(store.close()) for store in self._cursors.stores()))

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import WatchedNames
 from magnetar.model.errors import LogClosedError, LogError, NoSuchLogError
 from magnetar.model.ids import EARLIEST
+from tests.doubles.memory_log import MemoryLog
 from tests.unit.log.contract.engines import (
     MANY,
     Engine,
@@ -82,6 +84,38 @@ def test_logs_are_listed_by_prefix_and_gone_once_deleted(engine: Engine) -> None
         log = await store.open(names[0])
         assert await read_all(log) == []
         await store.close()
+
+    run_with(engine, scenario)
+
+
+@each_engine
+def test_a_log_whose_close_is_given_up_leaves_no_task(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would run on over bookies and disks that are closed next."""
+
+    async def scenario() -> None:
+        log = await engine.stores().open(NAME)
+        scope = getattr(log, "_scope", None) or getattr(log, "scope", None)
+        if not isinstance(scope, TaskScope):
+            assert isinstance(log, MemoryLog)  # which has no tasks
+            return
+        task = scope.spawn(asyncio.sleep(1e6), "read-ahead")
+        closing = asyncio.Event()
+
+        async def never() -> None:
+            closing.set()
+            await asyncio.sleep(1e6)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "_finish", never)
+            given_up = asyncio.create_task(log.close())
+            await closing.wait()
+            given_up.cancel()
+            await asyncio.wait([given_up, task])
+        assert given_up.cancelled()
+        assert task.cancelled()
+        assert scope.closed
 
     run_with(engine, scenario)
 

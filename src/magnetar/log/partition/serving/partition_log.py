@@ -651,6 +651,13 @@ class PartitionLog:
             return
         self._closed = True  # from here on appends are refused; those before have their outcomes
         try:
+            await self._finish()
+        except BaseException:
+            self.scope.cancel()  # given up: nothing runs on over what its owner closes next
+            raise
+
+    async def _finish(self) -> None:
+        try:
             async with asyncio.timeout(DRAIN_S):
                 await self._drained.wait()
         except TimeoutError:
