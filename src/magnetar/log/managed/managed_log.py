@@ -435,8 +435,11 @@ class ManagedLog:
         self._closed = True
         try:
             await self._finish()
-        except BaseException:
-            self._scope.cancel()  # given up: nothing runs on over what its owner closes next
+        except asyncio.CancelledError:
+            # Given up: nothing runs on, or is begun, over what its owner closes next.
+            if self.lost is None:
+                self._on_lost(LogFencedError(f"log {self.name} was given up here; ask another"))
+            self._scope.cancel()
             raise
 
     async def _finish(self) -> None:

@@ -116,6 +116,7 @@ def test_a_log_whose_close_is_given_up_leaves_no_task(
         assert given_up.cancelled()
         assert task.cancelled()
         assert scope.closed
+        assert log.lost is not None, "an append that comes back begins nothing"
 
     run_with(engine, scenario)
 

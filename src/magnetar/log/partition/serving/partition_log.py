@@ -652,8 +652,10 @@ class PartitionLog:
         self._closed = True  # from here on appends are refused; those before have their outcomes
         try:
             await self._finish()
-        except BaseException:
-            self.scope.cancel()  # given up: nothing runs on over what its owner closes next
+        except asyncio.CancelledError:
+            # Given up: nothing runs on, or is begun, over what its owner closes next.
+            self.lose(LogFencedError(f"log {self.name} was given up here; ask another"))
+            self.scope.cancel()
             raise
 
     async def _finish(self) -> None:
