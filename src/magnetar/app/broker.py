@@ -64,6 +64,7 @@ from magnetar.topics.registry import Topics
 from magnetar.topics.steering import ReadSteering
 from magnetar.topics.traffic import Traffic
 from magnetar.topics.upkeep import PolicyUpkeep, Upkept
+from magnetar.wire.pulsar.topic_lists import topics_hash
 
 LEFTOVERS_S = 3600.0
 """Each ledger is read once, and the next hour only those that are new."""
@@ -258,7 +259,7 @@ class Broker:
         made.services.bindings = self.bindings if self.followed is None else None
         made.services.followed = self.followed
         made.services.access = self.access
-        lists = NameLists(log_store, self.control.partitioned, self._scope)
+        lists = NameLists(log_store, self.control.partitioned, self._scope, topics_hash)
         made.services.name_lists = lists
         return made
 

@@ -17,13 +17,15 @@ Why: docs/adr/0215-clients-are-told-of-new-topics.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import structlog
 
 from magnetar.cluster.partitioned_topics import PartitionedTopics
 from magnetar.cluster.topic_name import topic_of_log
+from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.log.seam import LogStore, WatchedNames
 from magnetar.model.errors import BrokerError, MetadataError
@@ -36,7 +38,10 @@ PAUSE_S: Final = 0.25
 PAUSES: Final = 20
 RETRY_S: Final = 1.0
 
-Heard: TypeAlias = Callable[[Collection[str], Collection[str]], None]
+PIECE: Final = 500
+"""Names that an expression is matched with in one turn of the loop: a millisecond or two."""
+
+Heard: TypeAlias = Callable[[Sequence[str], Sequence[str]], None]
 """Is told the full names of topics that are new, and of those that have gone."""
 
 
@@ -45,30 +50,19 @@ class _Store(LogStore, WatchedNames, Protocol):
     """The logs of a cluster, watched."""
 
 
-class NameList:
-    """The topics of one namespace, each partition by itself. Made by ``NameLists``."""
+class ChosenNames:
+    """The names of a list that match one expression, for all who watch it by that."""
 
-    def __init__(self, namespace: str, store: _Store, partitioned: PartitionedTopics) -> None:
-        self.names: dict[str, str] = {}
-        """Full name -> the name of the topic that it is, or is a partition of, without the
-        domain."""
-        self.ended = False
-        self._namespace = namespace
-        self._prefix = f"{namespace}/persistent"
-        self._store = store
-        self._partitioned = partitioned
-        self._logs: dict[str, tuple[str, str]] = {}
-        """By the name of the log, so that it is parsed once."""
+    def __init__(self, pattern: TopicPattern, digest: Callable[[Sequence[str]], str]) -> None:
+        self.names: Sequence[str] = ()
+        """Sorted. Another sequence after each change: who keeps one has what it was."""
+        self.digest = ""
+        self._matches = pattern.matches
+        self._digest = digest
         self._listeners: dict[Heard, None] = {}
-        self._changed = asyncio.Event()
-        self._ends = (
-            store.watch_names(self._prefix, self._changed.set),
-            partitioned.watch_names(namespace, self._changed.set),
-        )
 
     def listen(self, heard: Heard) -> Callable[[], None]:
         """Tell it of what changes from now on. Returns the function that ends it."""
-        assert not self.ended
         self._listeners[heard] = None
 
         def end() -> None:
@@ -79,6 +73,86 @@ class NameList:
     @property
     def listeners(self) -> int:
         return len(self._listeners)
+
+    async def begin(self, names: Mapping[str, str]) -> None:
+        """Choose from them; each with what expressions are matched with."""
+        found: list[str] = []
+        each = iter(names.items())
+        while piece := list(islice(each, PIECE)):
+            found += [name for name, matched in piece if self._matches(matched)]
+            await asyncio.sleep(0)
+        self._set(sorted(found))
+
+    def _set(self, names: Sequence[str]) -> None:
+        self.names, self.digest = names, self._digest(names)
+
+    async def change(self, added: Mapping[str, str], removed: Collection[str]) -> None:
+        """Whoever begins to listen meanwhile has the names already."""
+        new = sorted(name for name, matched in added.items() if self._matches(matched))
+        before = set(self.names) if removed else ()
+        gone = [name for name in removed if name in before]
+        if not new and not gone:
+            return
+        left = set(gone)
+        self._set(sorted([*(each for each in self.names if each not in left), *new]))
+        for heard in list(self._listeners):
+            if heard in self._listeners:
+                heard(new, gone)
+                await asyncio.sleep(0)
+
+
+class NameList:
+    """The topics of one namespace, each partition by itself. Made by ``NameLists``."""
+
+    def __init__(
+        self,
+        namespace: str,
+        store: _Store,
+        partitioned: PartitionedTopics,
+        digest: Callable[[Sequence[str]], str],
+    ) -> None:
+        self.ended = False
+        self._namespace = namespace
+        self._prefix = f"{namespace}/persistent"
+        self._store = store
+        self._partitioned = partitioned
+        self._digest = digest
+        self._names: dict[str, str] = {}
+        """Full name -> the name of the topic that it is, or is a partition of, without the
+        domain."""
+        self._logs: dict[str, tuple[str, str]] = {}
+        """By the name of the log, so that it is parsed once."""
+        self._choices: dict[str, ChosenNames] = {}
+        """By their expressions."""
+        self._choosing = asyncio.Lock()
+        """Names do not change while somebody chooses from them."""
+        self._changed = asyncio.Event()
+        self._ends = (
+            store.watch_names(self._prefix, self._changed.set),
+            partitioned.watch_names(namespace, self._changed.set),
+        )
+
+    async def choose(self, text: str, pattern: TopicPattern) -> ChosenNames:
+        """What matches; it is kept up to date while somebody listens to it."""
+        found = self._choices.get(text)
+        if found is not None:
+            return found
+        async with self._choosing:
+            found = self._choices.get(text)
+            if found is None:
+                found = ChosenNames(pattern, self._digest)
+                await found.begin(self._names)
+                self._forget_unused()  # or who asks and leaves, again and again, fills the memory
+                self._choices[text] = found
+        return found
+
+    def has(self, text: str, choice: ChosenNames) -> bool:
+        """It is kept up to date."""
+        return self._choices.get(text) is choice
+
+    @property
+    def listeners(self) -> int:
+        return sum(each.listeners for each in self._choices.values())
 
     def end(self) -> None:
         self.ended = True
@@ -95,18 +169,16 @@ class NameList:
         found = dict(self._logs.values())
         for each in partitions:
             found[str(each)] = _matched(each.namespace, each.partitioned.local)
-        before, self.names = self.names, found
-        added = [name for name in found if name not in before]
-        removed = [name for name in before if name not in found]
-        if added or removed:
-            await self._tell(added, removed)
+        async with self._choosing:
+            before, self._names = self._names, found
+            added = {name: matched for name, matched in found.items() if name not in before}
+            removed = [name for name in before if name not in found]
+            self._forget_unused()
+            for choice in list(self._choices.values()) if added or removed else ():
+                await choice.change(added, removed)
 
-    async def _tell(self, added: list[str], removed: list[str]) -> None:
-        """Who begins to listen meanwhile has the names already."""
-        for heard in list(self._listeners):
-            if heard in self._listeners:
-                heard(added, removed)
-                await asyncio.sleep(0)  # each may look at every name
+    def _forget_unused(self) -> None:
+        self._choices = {text: each for text, each in self._choices.items() if each.listeners}
 
     async def run(self) -> None:
         """Look again, until nobody listens."""
@@ -115,7 +187,7 @@ class NameList:
             try:
                 await asyncio.wait_for(self._changed.wait(), CHECK_S)
             except TimeoutError:
-                if not self._listeners:
+                if not self.listeners:
                     return
             began = loop.time()
             try:
@@ -131,8 +203,16 @@ class NameList:
 class NameLists:
     """The lists that somebody listens to, by namespace (``tenant/namespace``)."""
 
-    def __init__(self, store: LogStore, partitioned: PartitionedTopics, scope: TaskScope) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        partitioned: PartitionedTopics,
+        scope: TaskScope,
+        digest: Callable[[Sequence[str]], str],
+    ) -> None:
+        """``digest``: of names, sorted, for who compares lists."""
         self._store = store if isinstance(store, _Store) else None
+        self._digest = digest
         self._partitioned = partitioned
         self._scope = scope
         self._lists: dict[str, asyncio.Task[NameList]] = {}
@@ -148,9 +228,16 @@ class NameLists:
         """The log store tells of changes."""
         return self._store is not None
 
-    async def of(self, namespace: str) -> NameList:
-        """A list that has not ended, and does not before the next turn of the loop. Raises
-        ``MetadataError``, ``BrokerError``."""
+    async def choose(self, namespace: str, text: str, pattern: TopicPattern) -> ChosenNames:
+        """The topics of ``namespace`` that match, for who listens to it in this turn of the loop.
+        Raises ``MetadataError``, ``BrokerError``."""
+        while True:
+            names = await self._of(namespace)
+            chosen = await names.choose(text, pattern)
+            if not names.ended and names.has(text, chosen):
+                return chosen
+
+    async def _of(self, namespace: str) -> NameList:
         while True:
             opening = self._lists.get(namespace)
             if opening is None or _is_over(opening):
@@ -164,7 +251,7 @@ class NameLists:
 
     async def _open(self, namespace: str) -> NameList:
         assert self._store is not None, "see served"
-        made = NameList(namespace, self._store, self._partitioned)
+        made = NameList(namespace, self._store, self._partitioned, self._digest)
         try:
             await made.look()
         except BaseException:

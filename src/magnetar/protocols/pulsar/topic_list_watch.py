@@ -8,16 +8,13 @@ Why: docs/adr/0215-clients-are-told-of-new-topics.md.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.env.tasks import nothing
-from magnetar.topics.name_lists import NameList
+from magnetar.topics.name_lists import ChosenNames
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
-from magnetar.wire.pulsar.topic_lists import topics_hash
 
 NAMES_PER_UPDATE: Final = 1000
 """Of up to 1 KiB each; a frame may be 5 MiB."""
@@ -35,21 +32,18 @@ class Listener(Protocol):
 
 
 class TopicListWatch:
-    """From its making on; ``end`` it. ``told`` is sorted."""
+    """From its making on; ``end`` it. ``told``: the names that the client knows of."""
 
     properties = NOTHING
 
-    def __init__(
-        self, listener: Listener, watcher_id: int, text: str, pattern: TopicPattern, names: NameList
-    ) -> None:
+    def __init__(self, listener: Listener, watcher_id: int, text: str, choice: ChosenNames) -> None:
         self.name = text
-        self.told = _matching(pattern, names)
+        self.told = choice.names
         self._listener = listener
         self._id = watcher_id
-        self._pattern = pattern
-        self._names = names
+        self._choice = choice
         self._behind = False
-        self._end: Callable[[], None] = names.listen(self._changed)
+        self._end: Callable[[], None] = choice.listen(self._changed)
 
     def end(self) -> None:
         self._end()
@@ -60,35 +54,24 @@ class TopicListWatch:
         if not self._behind:
             return
         self._behind = False
-        now = _matching(self._pattern, self._names)
-        before, after = set(self.told), set(now)
-        self._tell([each for each in now if each not in before], before - after)
+        now, before, after = self._choice.names, set(self.told), set(self._choice.names)
+        self._tell([each for each in now if each not in before], sorted(before - after))
 
-    def _changed(self, added: Collection[str], removed: Collection[str]) -> None:
+    def _changed(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        if self._choice.names is self.told:
+            return  # it has caught up since
         if self._behind or not self._listener.writable:
             self._behind = True
-            return
-        matches, names = self._pattern.matches, self._names.names
-        # Who has caught up since the list changed has it already.
-        new = [each for each in added if matches(names[each]) and not self._has(each)]
-        self._tell(new, set(filter(self._has, removed)))
+        else:
+            self._tell(added, removed)
 
-    def _has(self, name: str) -> bool:
-        at = bisect_left(self.told, name)
-        return at < len(self.told) and self.told[at] == name
-
-    def _tell(self, added: Sequence[str], removed: Collection[str]) -> None:
+    def _tell(self, added: Sequence[str], removed: Sequence[str]) -> None:
         """In as many updates as it takes: those that have gone first."""
-        gone = sorted(removed)
-        for start in range(0, len(gone), NAMES_PER_UPDATE):
-            some = gone[start : start + NAMES_PER_UPDATE]
-            left = set(some)
-            self.told = [each for each in self.told if each not in left]
-            self._update([], some)
+        self.told = self._choice.names
+        for start in range(0, len(removed), NAMES_PER_UPDATE):
+            self._update([], removed[start : start + NAMES_PER_UPDATE])
         for start in range(0, len(added), NAMES_PER_UPDATE):
-            new = added[start : start + NAMES_PER_UPDATE]
-            self.told = sorted([*self.told, *new])
-            self._update(new, [])
+            self._update(added[start : start + NAMES_PER_UPDATE], [])
 
     def _update(self, added: Sequence[str], removed: Sequence[str]) -> None:
         command = BaseCommand(type=BaseCommand.WATCH_TOPIC_UPDATE)
@@ -96,9 +79,5 @@ class TopicListWatch:
         update.watcher_id = self._id
         update.new_topics.extend(added)
         update.deleted_topics.extend(removed)
-        update.topics_hash = topics_hash(self.told)
+        update.topics_hash = self._choice.digest
         self._listener.send_command(command)
-
-
-def _matching(pattern: TopicPattern, names: NameList) -> list[str]:
-    return sorted(name for name, matched in names.names.items() if pattern.matches(matched))

@@ -200,6 +200,63 @@ def test_lists_are_kept_while_somebody_watches() -> None:
     run(scenario)
 
 
+def test_watches_by_one_expression_share_what_matches() -> None:
+    """An application has thousands of consumers with the same, a namespace thousands of names."""
+
+    async def scenario(world: World) -> None:
+        await make(world, "a")
+        peers = [await greeted(world) for _ in range(3)]
+        for peer in peers:
+            await peer.ask(watch(".*"))
+        await make(world, "b")
+        for peer in peers:
+            (update,) = await updates(peer)
+            assert list(update.new_topics) == named("b")
+        told = [peer.session.watches[7].told for peer in peers]
+        assert list(told[0]) == named("a", "b")
+        assert told[0] is told[1] is told[2]
+
+    run(scenario)
+
+
+def test_expressions_that_nobody_watches_by_are_not_kept() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*", 1))
+        for number in range(10):
+            await peer.ask(watch(f"a{number}.*"))
+        await peer.ask(end())
+        lists = world.services.name_lists
+        assert lists is not None
+        (kept,) = lists._kept
+        assert len(kept._choices) <= 2
+        await make(world, "a")
+        assert len(await updates(peer)) == 1
+        assert list(kept._choices) == [".*"]
+
+    run(scenario)
+
+
+def test_many_ask_at_once_for_a_list_that_nobody_has_yet() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, "a", "b")
+        peers = [await greeted(world) for _ in range(5)]
+        for peer in peers:
+            peer.tell(watch(".*"))
+            peer.tell(watch(".*/b", 8))
+        peers.pop().lose()
+        for peer in peers:
+            answers = [(await peer.next()).watchTopicListSuccess for _ in range(2)]
+            told = {each.watcher_id: list(each.topic) for each in answers}
+            assert told == {7: named("a", "b"), 8: named("b")}
+        assert world.store._name_watches != {}
+        lists = world.services.name_lists
+        assert lists is not None
+        assert lists.listeners == 8
+
+    run(scenario)
+
+
 def test_a_topic_of_which_the_store_told_nothing_is_found_all_the_same() -> None:
     async def scenario(world: World) -> None:
         peer = await greeted(world)

@@ -17,7 +17,7 @@ from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace
 from magnetar.wire.pulsar.replies import success
-from magnetar.wire.pulsar.topic_lists import topics_hash, without_domain
+from magnetar.wire.pulsar.topic_lists import without_domain
 
 WATCHES_MAX: Final = 4000
 """Of all clients of a broker."""
@@ -54,16 +54,16 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     session.check_room()
     if lists.listeners >= WATCHES_MAX:
         raise NotAllowedError(f"this broker has {WATCHES_MAX} watches of topic lists, the most")
-    names = await lists.of(namespace)
+    choice = await lists.choose(namespace, text, pattern)
     if session.closed:
         return
-    watch = TopicListWatch(session, request.watcher_id, text, pattern, names)
+    watch = TopicListWatch(session, request.watcher_id, text, choice)
     session.watches[request.watcher_id] = watch
     answer = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
     reply = answer.watchTopicListSuccess
     reply.request_id = request.request_id
     reply.watcher_id = request.watcher_id
-    reply.topics_hash = topics_hash(watch.told)
+    reply.topics_hash = choice.digest
     if reply.topics_hash != request.topics_hash:
         reply.topic.extend(watch.told)
     if answer.ByteSize() > services.config.message_bytes_max:
