@@ -8,9 +8,10 @@ import pytest
 
 from magnetar.env.metadata import SessionState
 from magnetar.model.errors import LogError
+from magnetar.protocols.pulsar.liveness import CHECK_S
 from magnetar.topics.resend import FIRST_STEP_ENTRIES
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, ProducerAccessMode
-from tests.unit.protocols.pulsar.harness import Peer, World, run
+from tests.unit.protocols.pulsar.harness import ANNOUNCEMENTS, Peer, World, run
 from tests.unit.protocols.pulsar.test_publishing import receipts
 
 
@@ -116,6 +117,39 @@ def test_one_that_is_closed_as_its_turn_comes_does_not_have_the_topic() -> None:
         await asyncio.sleep(2)
         assert await again.kinds() == ["SUCCESS"]
         assert topic.producers == {}
+
+    run(scenario)
+
+
+def test_one_whose_connection_is_dead_does_not_hold_up_the_line() -> None:
+    """It was found out a minute later, and nobody had the topic meanwhile."""
+
+    async def scenario(world: World) -> None:
+        waits = ProducerAccessMode.WaitForExclusive
+        holder, dead, lives = world.peer(), world.peer(), world.peer()
+        await holder.produce(name="holder")
+        await dead.produce(name="dead", producer_access_mode=waits)
+        await lives.produce(name="lives", producer_access_mode=waits)
+        dead.play_dead()
+        holder.lose()
+        await asyncio.sleep(CHECK_S + 1)
+        assert list(world.topic().producers) == ["lives"]
+        assert dead.transport.closed
+        (told,) = [each for each in await lives.heard() if each.type not in ANNOUNCEMENTS]
+        assert told.producer_success.producer_ready
+
+    run(scenario)
+
+
+def test_the_only_one_in_line_has_its_turn_at_once() -> None:
+    async def scenario(world: World) -> None:
+        holder, waits = world.peer(), world.peer()
+        await holder.produce(name="holder")
+        mode = ProducerAccessMode.WaitForExclusive
+        await waits.produce(name="waits", producer_access_mode=mode)
+        waits.play_dead()
+        holder.lose()
+        assert [each.type for each in await waits.heard()] == [BaseCommand.PRODUCER_SUCCESS]
 
     run(scenario)
 

@@ -207,6 +207,11 @@ async def _wait_turn(admission: ProducerAdmission, turn: asyncio.Future[None]) -
     session, topic, producer, request, _ = admission
     try:
         await turn
+        # Others would wait behind one whose connection is dead, until that is found out.
+        if len(topic.waiting) > 1 and not await producer.client.is_alive():
+            producer.client.abort()
+            topic.remove_producer(producer)
+            return
         async with topic.lock:
             if producer.gone:
                 return
