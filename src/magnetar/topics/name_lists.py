@@ -28,7 +28,7 @@ from magnetar.cluster.topic_name import topic_of_log
 from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.env.tasks import TaskScope, awaited, shared_result
 from magnetar.log.seam import LogStore, WatchedNames
-from magnetar.model.errors import BrokerError, MetadataError
+from magnetar.model.errors import MagnetarError
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,7 @@ PAUSE_S: Final = 0.25
 """Between two looks; a look that takes longer is followed by ``PAUSES`` times its own time."""
 PAUSES: Final = 20
 RETRY_S: Final = 1.0
+"""After a look that failed; twice as long after each further one."""
 
 PIECE: Final = 500
 """Names that an expression is matched with in one turn of the loop: a millisecond or two."""
@@ -160,7 +161,7 @@ class NameList:
             each()
 
     async def look(self) -> None:
-        """Raises ``MetadataError``, ``BrokerError``."""
+        """Raises ``MagnetarError``: the store is away, or a record damaged."""
         self._changed.clear()
         logs = await self._store.names(self._prefix, self._logs)
         partitions = await self._partitioned.partition_names(self._namespace)
@@ -182,7 +183,7 @@ class NameList:
 
     async def run(self) -> None:
         """Look again, until nobody listens."""
-        loop = asyncio.get_running_loop()
+        loop, retry_s = asyncio.get_running_loop(), RETRY_S
         while True:
             try:
                 await asyncio.wait_for(self._changed.wait(), CHECK_S)
@@ -192,11 +193,13 @@ class NameList:
             began = loop.time()
             try:
                 await self.look()
-            except (MetadataError, BrokerError) as error:
+            except MagnetarError as error:  # the store is away; a log's record is damaged
                 log.info("names are not known", namespace=self._namespace, error=str(error))
                 self._changed.set()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, CHECK_S)
                 continue
+            retry_s = RETRY_S
             await asyncio.sleep(max(PAUSE_S, PAUSES * (loop.time() - began)))
 
 
@@ -230,7 +233,7 @@ class NameLists:
 
     async def choose(self, namespace: str, text: str, pattern: TopicPattern) -> ChosenNames:
         """The topics of ``namespace`` that match, for who listens to it in this turn of the loop.
-        Raises ``MetadataError``, ``BrokerError``."""
+        Raises as ``NameList.look``."""
         while True:
             names = await self._of(namespace)
             chosen = await names.choose(text, pattern)

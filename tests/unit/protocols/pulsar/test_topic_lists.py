@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.model.errors import MetadataUnavailableError
+from magnetar.model.errors import MagnetarError, MetadataFormatError, MetadataUnavailableError
 from magnetar.protocols.pulsar import topic_list_watch
 from magnetar.protocols.pulsar.handlers import topic_lists
 from magnetar.topics.name_lists import CHECK_S
@@ -270,14 +270,19 @@ def test_a_topic_of_which_the_store_told_nothing_is_found_all_the_same() -> None
     run(scenario)
 
 
-def test_it_goes_on_after_the_metadata_store_was_away() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [MetadataUnavailableError("it does not answer"), MetadataFormatError("no record of a log")],
+    ids=["the store is away", "a record is damaged"],
+)
+def test_it_goes_on_when_names_are_known_again(error: MagnetarError) -> None:
     async def scenario(world: World) -> None:
         peer = await greeted(world)
         await peer.ask(watch(".*"))
         store, names = world.store, world.store.names
 
         async def unavailable(prefix: str, known: object = ()) -> list[str]:
-            raise MetadataUnavailableError("the metadata store does not answer")
+            raise error
 
         store.names = unavailable  # type: ignore[method-assign]
         await make(world, "a")
