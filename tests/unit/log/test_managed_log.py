@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from magnetar.config import LedgerConfig
+from magnetar.env.metadata import Versioned
 from magnetar.log.housekeeping import HOUSEKEEPING_S
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.records import log_path
 from magnetar.log.seam import Checkpoint, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -715,6 +717,24 @@ def test_old_ledgers_roll_and_empty_ones_do_not() -> None:
         await publish(log, 1, 1)
         assert [ledger[3] for ledger in log.stats().ledgers] == ["closed", "open"]
         assert values(await read_all(log)) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("others", [0, 40], ids=["few names", "many"])
+def test_a_log_whose_record_cannot_be_read_is_listed_with_the_others(others: int) -> None:
+    """It is one that is damaged, or of a newer release, which a cluster may have beside this."""
+
+    async def scenario() -> None:
+        world = World()
+        store = Process(world).store(SMALL)
+        names = [f"public/default/persistent/{n:02}" for n in range(others + 2)]
+        for name in names:
+            await (await store.open(name)).close()
+        world.nodes[log_path(names[0])] = Versioned(b"\xff no record", 7)
+        assert await store.names("public/default") == names
+        with pytest.raises(LogError, match="cannot be read"):
+            await store.open(names[0])
 
     asyncio.run(scenario())
 

@@ -357,9 +357,17 @@ class ManagedLogStore:
 
     async def _not_deleted(self, names: list[str]) -> list[str]:
         if len(names) <= FEW_NAMES:
-            return [name for name in names if await self.exists(name)]
-        there = await side_by_side(names, self.exists)
+            return [name for name in names if await self._is_listed(name)]
+        there = await side_by_side(names, self._is_listed)
         return [name for name, exists in zip(names, there, strict=True) if exists]
+
+    async def _is_listed(self, name: str) -> bool:
+        """As ``exists``. A log whose record cannot be read, damaged or of a newer release, is there
+        too: who opens it is told, and others have their list."""
+        try:
+            return await self.exists(name)
+        except LogError:
+            return True
 
     async def close(self) -> None:
         """Close every log. Raises the first that could not be closed cleanly, after all."""
