@@ -205,6 +205,8 @@ class KafkaWork:
         for each in self.producers:
             each.join()
             yield from each.refused[:3]
+            if not all(each.acknowledged):
+                yield f"{each.name}: nothing was acknowledged, so nothing is shown"
         wanted = {
             (topic, partition, number)
             for topic, each in zip(self._topics, self.producers, strict=True)
@@ -227,6 +229,8 @@ class KafkaWork:
         for other in (*self.consumers, self.pipe):
             other.join()
         yield from self.pipe.troubles
+        if not self.pipe.committed:
+            yield "the pipe: no transaction was committed, so nothing is shown"
 
     def _judge_logs(self, deadline_s: float) -> Iterator[str]:
         for topic, producer in zip(self._topics, self.producers, strict=True):
