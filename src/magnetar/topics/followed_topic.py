@@ -129,6 +129,11 @@ class BorrowedCursors:
             self._told(name, news)
         if name not in self._open:
             raise ServiceNotReadyError(f"the binding of subscription {name} just ended; try again")
+        if OwnerNews(NewsKind.WANTED, bound.cursor.epoch) in opening.early:  # it is told once
+            await self.close(name)
+            raise ServiceNotReadyError(
+                f"subscription {name} of {self._topic} is wanted back; look it up again"
+            )
         return cursor
 
     def _check_open(self, name: str) -> None:
@@ -245,6 +250,8 @@ class BorrowedCursors:
         who has asked for it gives it back as soon as the owner has answered."""
         self._closed = True
         await asyncio.gather(*map(self.close, list(self._open)))
+        for over in list(self._closing.values()):  # what was being given back by then
+            await over.wait()
         try:
             # The next who follows the topic comes after this, and must not find its own binding
             # given back. No longer than an owner is waited for: the answer may never come.
@@ -362,6 +369,8 @@ class FollowedTopic(SubscribableTopic):
         subscription = self.subscriptions.get(name)
         if subscription is not None:
             subscription.expire(self.readable.positions.next_position(mark_delete))
+        elif (cursor := self._cursors.durable().get(name)) is not None:  # it is just being made
+            cursor.acknowledge_cumulative(mark_delete)
 
     async def _live_seats(self, name: str) -> SeatsTaken | None:
         """The owner refuses whom there is no room for; not for the sake of one who is dead."""

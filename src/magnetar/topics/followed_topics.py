@@ -22,6 +22,7 @@ from magnetar.model.errors import (
     NoSuchLogError,
     ServiceNotReadyError,
     TooManyConnectionsError,
+    TopicNotFoundError,
 )
 from magnetar.topics.binding_rules import patience_s
 from magnetar.topics.entry_format import EntryFormat
@@ -82,17 +83,27 @@ class FollowedTopics:
         """The topic, followed from now on if need be; with ``create`` its owner makes it if it does
         not exist and topics are created on first use. Raises ``TopicNotFoundError``,
         ``NotAllowedError``, ``TooManyConnectionsError``, ``LogError``."""
-        topic = self._open.get(name)
-        if topic is not None:
-            return topic
-        loading = self._loading.get(name)
-        if loading is None:
-            self._check_load(name)
-            following = self._follow(name, create)
-            loading = self._scope.spawn(following, f"follow {name}", awaited(by="get"))
-            self._loading[name] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await shared_result(loading)
+        while True:
+            topic = self._open.get(name)
+            if topic is not None:
+                return topic
+            loading = self._loading.get(name)
+            if loading is None:
+                return await shared_result(self._begin_following(name, create))
+            try:
+                return await shared_result(loading)
+            except TopicNotFoundError:
+                if not create:
+                    raise
+                await asyncio.sleep(0)  # others have looked for it only; they are done now
+
+    def _begin_following(self, name: TopicName, create: bool) -> asyncio.Task[FollowedTopic]:
+        self._check_load(name)
+        following = self._follow(name, create)
+        loading = self._scope.spawn(following, f"follow {name}", awaited(by="get"))
+        self._loading[name] = loading
+        loading.add_done_callback(lambda _: self._loading.pop(name, None))
+        return loading
 
     def _check_load(self, name: TopicName) -> None:
         if self._closed:

@@ -24,6 +24,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
+    TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.protocols.pulsar.handlers import bound_cursors
@@ -913,6 +914,106 @@ def test_the_owners_stats_name_consumers_that_are_served_elsewhere() -> None:
         rest.answers = False
         view = await told()
         assert (view.consumers, view.served_by) == ([], two.reading.broker.service_url)
+
+    with_two(scenario)
+
+
+@pytest.mark.parametrize("ends", ["topic", "broker"])
+def test_what_is_being_given_back_when_the_topic_closes_is_given_back(ends: str) -> None:
+    """With all that was acknowledged: it would be delivered again."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 3)
+        followed, links, gate = two.reading.services.followed, two.links(), asyncio.Event()
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        merge = links.merge
+
+        async def slow(cursor: LentCursor, image: AckImage, stored: bool) -> int:
+            await gate.wait()
+            return await merge(cursor, image, stored)
+
+        links.merge = slow  # type: ignore[method-assign]
+        peer.acknowledge(0, 1)
+        await eventually(lambda: two.serving().cursor.mark_delete == Position(1, 1))
+        topic._wanted_back("s")
+        await eventually(lambda: "s" in topic._cursors._closing)
+        if ends == "topic":
+            topic.fail(ServiceNotReadyError("it cannot go on"))
+            closing = asyncio.ensure_future(asyncio.sleep(0))
+        else:
+            closing = asyncio.ensure_future(followed.close())
+        await asyncio.sleep(0.02)
+        assert followed._closing, "what is being given back is waited for"
+        gate.set()
+        await eventually(lambda: two.bound() is None and not followed._closing)
+        await closing
+        assert two.mark() == Position(1, 1)
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
+
+
+@pytest.mark.parametrize("news", [NewsKind.MOVED, NewsKind.WANTED])
+def test_what_is_told_before_the_subscription_is_there_counts(news: NewsKind) -> None:
+    """The owner tells it once."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(4)
+        links = two.links()
+        bind, asked, answered = links.bind, asyncio.Event(), asyncio.Event()
+
+        async def late(*wanted: Any) -> Any:
+            links.bind = bind  # type: ignore[method-assign]
+            bound = await bind(*wanted)
+            asked.set()
+            await answered.wait()
+            return bound
+
+        links.bind = late  # type: ignore[method-assign]
+        peer = two.reading.peer()
+        subscribing = asyncio.ensure_future(peer.subscribe())
+        await asked.wait()
+        subscription = two.owner.topic().subscription("s")
+        bound = subscription.bound
+        assert bound is not None
+        if news is NewsKind.MOVED:
+            subscription.expire(Position(1, 2))
+        else:
+            ending = asyncio.ensure_future(bound.wait_given_back())
+        await asyncio.sleep(0.05)
+        answered.set()
+        if news is NewsKind.MOVED:
+            await succeeded(peer, subscribing)
+            peer.flow(100)
+            assert await entries(peer, 2) == [2, 3]
+        else:
+            refused = await subscribing
+            assert refused.error.error == ServerError.SERVICE_NOT_READY
+            async with asyncio.timeout(4):
+                await ending
+            assert two.bound() is None
+
+    with_two(scenario)
+
+
+def test_who_may_have_a_topic_made_does_not_fail_with_who_may_not() -> None:
+    async def scenario(two: Two) -> None:
+        followed = two.reading.services.followed
+        assert followed is not None
+        found = await asyncio.gather(
+            followed.get(NAME, create=False),
+            followed.get(NAME, create=True),
+            followed.get(NAME, create=True),
+            return_exceptions=True,
+        )
+        assert isinstance(found[0], TopicNotFoundError)
+        assert found[1] is found[2] is followed.find(NAME)
 
     with_two(scenario)
 
