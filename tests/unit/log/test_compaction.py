@@ -17,7 +17,12 @@ from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import decode_log, log_path
 from magnetar.log.seam import CompactedElsewhere, ReadableLog
 from magnetar.model.entry import Entry
-from magnetar.model.errors import LogFencedError, MagnetarError, NotAllowedError
+from magnetar.model.errors import (
+    LogFencedError,
+    MagnetarError,
+    MetadataUnavailableError,
+    NotAllowedError,
+)
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
 from magnetar.topics.compacting import compact
@@ -481,6 +486,78 @@ def test_what_is_begun_elsewhere_goes_with_its_hold() -> None:
         with pytest.raises(MagnetarError):
             await log.compaction.take(HOLDER, None, left)
         assert other.compaction.stats is None
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_that_cannot_begin_leaves_nothing() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        put = process.metadata.put
+
+        async def away(path: str, value: bytes, version: int) -> int:
+            raise MetadataUnavailableError("away")
+
+        process.metadata.put = away  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailableError):
+            await compact(log, Words())
+        process.metadata.put = put  # type: ignore[method-assign]
+        assert not log.compaction.in_use, "records can be deleted at the front again"
+        log.tick()
+        await turns()
+        assert alive(world, log) == set()
+        await compact(log, Words())
+        assert len(await read(log.compaction.view)) == 7
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_begins_twice_at_once_has_one_ledger() -> None:
+    """Its first question was not answered in time."""
+
+    async def scenario() -> None:
+        world = World()
+        log, _ = await opened(world)
+        await log.holds.take(HOLDER, 0, 60_000)
+        begin = log.compaction.begin_elsewhere
+        first, second = await asyncio.gather(begin(HOLDER), begin(HOLDER))
+        log.tick()
+        await turns()
+        assert alive(world, log) == {second}
+        assert first != second
+        log.compaction.give_up(HOLDER)
+        assert not log.compaction.in_use
+        log.tick()
+        await turns()
+        assert alive(world, log) == set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ends", ["released", "given up"])
+def test_a_hold_that_ends_while_its_ledger_is_made_has_none(ends: str) -> None:
+    async def scenario() -> None:
+        world = World()
+        log, process = await opened(world)
+        await log.holds.take(HOLDER, 0, 60_000)
+        creating = process.ledgers.create_for_another
+
+        async def slow(*about: Any, **more: Any) -> int:
+            if ends == "released":
+                await log.holds.release(HOLDER)
+                log.tick()
+            else:
+                log.compaction.give_up(HOLDER)
+            return await creating(*about, **more)
+
+        process.ledgers.create_for_another = slow  # type: ignore[method-assign]
+        with pytest.raises(NotAllowedError, match="hold has ended"):
+            await log.compaction.begin_elsewhere(HOLDER)
+        assert not log.compaction.in_use
+        log.tick()
+        await turns()
+        assert alive(world, log) == set()
 
     asyncio.run(scenario())
 

@@ -246,6 +246,9 @@ class LogCompaction:
         except LogFencedError:
             await self._store.discard(writer.ledger_id)
             raise
+        except BaseException:
+            self._store.give_up_compacted(writer.ledger_id)
+            raise
         return writer
 
     async def _end(self, writer: ChainWriter, entries: int) -> int:

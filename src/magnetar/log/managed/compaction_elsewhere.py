@@ -17,6 +17,7 @@ Why: docs/adr/0147-compaction-by-another-process.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -55,9 +56,14 @@ class CompactionElsewhere:
         self._holds = holds
         self._given: dict[str, int] = {}
         """By holder: the ledger that is written."""
+        self._beginning = asyncio.Lock()
 
     async def begin(self, holder: str) -> int:
         """See ``log.seam.KeyCompaction.begin_elsewhere``."""
+        async with self._beginning:  # one that is tried again gives up what the first has made
+            return await self._begin(holder)
+
+    async def _begin(self, holder: str) -> int:
         self.clean_up()
         self._check_holder(holder)
         other = next((each for each in self._given if each != holder), None)
@@ -73,6 +79,12 @@ class CompactionElsewhere:
         except BaseException:
             self._given.pop(holder, None)
             raise
+        if holder not in self._given:  # given up meanwhile: nobody would have it deleted
+            self._store.give_up_compacted(ledger_id)
+            raise NotAllowedError(
+                f"log {self._name}: {holder} has given up, or its hold has ended meanwhile; "
+                "compact again"
+            )
         self._given[holder] = ledger_id
         return ledger_id
 
