@@ -919,6 +919,44 @@ def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_agai
     run_virtual(scenario())
 
 
+def test_a_log_that_closes_while_a_cursor_is_deleted_takes_no_deletion_back() -> None:
+    """The deletion was answered; what is left of it is the next owner's to delete."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge([positions[1]])
+        await cursor.wait_stored()
+        cursor.acknowledge([positions[0]])
+        await cursor.wait_stored()
+        put, gate = process.metadata.put, asyncio.Event()
+
+        async def slow(path: str, value: bytes, version: int) -> int:
+            process.metadata.put = put  # type: ignore[method-assign]
+            await gate.wait()
+            return await put(path, value, version)
+
+        async def away(ledger_id: int) -> None:
+            raise MetadataError("no answer")
+
+        process.metadata.put = slow  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(log.cursors.delete("s"))
+        await asyncio.sleep(0.001)
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.sleep(0.001)
+        process.ledgers.delete = away  # type: ignore[method-assign]
+        gate.set()
+        await deleting
+        await closing
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert taken.cursors.durable() == {}
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("place", ["_snapshot_records", "_store", "_roll_ledger"])
 def test_a_defect_in_storing_ends_this_log_and_no_other(
     place: str, monkeypatch: pytest.MonkeyPatch

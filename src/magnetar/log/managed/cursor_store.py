@@ -469,7 +469,9 @@ class CursorStore:
         def change(record: CursorRecord) -> CursorRecord:
             if record.ledger_id is not None:
                 self._leaving[record.ledger_id] = None
-            changed = replace(record, mark_delete=mark_delete, reset_epoch=epoch, deleted=False)
+            # Closed by now: by a deletion, which holds unless it failed.
+            deleted = record.deleted and self._closed
+            changed = replace(record, mark_delete=mark_delete, reset_epoch=epoch, deleted=deleted)
             return self._naming_leftovers(replace(changed, ledger_id=None))
 
         writer, self._writer = self._writer, None
