@@ -149,6 +149,31 @@ def test_what_is_not_written_is_not_promised() -> None:
     asyncio.run(scenario())
 
 
+def test_what_is_let_go_while_it_is_written_is_not_promised() -> None:
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log = await process.store(LedgerConfig(ledger_entries_max=4)).open(NAME)
+        await publish(log, 0, 3)
+        put, writes, gate = process.metadata.put, asyncio.Event(), asyncio.Event()
+
+        async def slow(path: str, value: bytes, version: int) -> int:
+            process.metadata.put = put  # type: ignore[method-assign]
+            writes.set()
+            await gate.wait()
+            return await put(path, value, version)
+
+        process.metadata.put = slow  # type: ignore[method-assign]
+        taking = asyncio.ensure_future(log.holds.take("a", 0, 60_000))
+        await writes.wait()
+        await log.holds.release("a")
+        gate.set()
+        await taking
+        assert decode_log(NAME, world.nodes[log_path(NAME)].value).holds == ()
+
+    asyncio.run(scenario())
+
+
 def test_a_former_owner_promises_nothing() -> None:
     async def scenario() -> None:
         world = World()

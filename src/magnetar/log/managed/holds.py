@@ -87,6 +87,8 @@ class LogHolds:
         else:
             self._held[holder] = ReaderHold(holder, ledger_id, until_ms + for_ms)
             await self._save()
+            if holder not in self._held and self._is_stored(holder):
+                await self._save()  # it was let go while that was written
         if former is not None and former.ledger_id < ledger_id:
             self._events.released()
 
@@ -120,5 +122,8 @@ class LogHolds:
             return
         self._events.released()
         # The record promises it until its end: who opens the log next would keep to that.
-        if any(each.holder == holder for each in self._store.stored_holds):
+        if self._is_stored(holder):
             await self._save()
+
+    def _is_stored(self, holder: str) -> bool:
+        return any(each.holder == holder for each in self._store.stored_holds)
