@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -182,15 +183,17 @@ class NameList:
         self._choices = {text: each for text, each in self._choices.items() if each.listeners}
 
     async def run(self) -> None:
-        """Look again, until nobody listens."""
+        """Look again, until nobody has listened for a while."""
         loop, retry_s = asyncio.get_running_loop(), RETRY_S
+        heard = loop.time()
         while True:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), CHECK_S)
-            except TimeoutError:
-                if not self.listeners:
-                    return
             began = loop.time()
+            if self.listeners:
+                heard = began
+            elif began - heard >= CHECK_S:
+                return
             try:
                 await self.look()
             except MagnetarError as error:  # the store is away; a log's record is damaged

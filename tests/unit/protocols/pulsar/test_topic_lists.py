@@ -334,6 +334,33 @@ def test_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
+def test_watches_that_are_asked_for_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart, while the list is looked at first."""
+    monkeypatch.setattr(topic_lists, "WATCHES_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        peers = [await greeted(world) for _ in range(4)]
+        answers = await asyncio.gather(*(peer.ask(watch(".*")) for peer in peers))
+        types = [answer.type for answer in answers]
+        assert types.count(BaseCommand.WATCH_TOPIC_LIST_SUCCESS) == 2
+        assert types.count(BaseCommand.ERROR) == 2
+
+    run(scenario)
+
+
+def test_a_list_that_nobody_watches_ends_though_its_topics_change() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        peer.lose()
+        for number in range(12):
+            await make(world, f"a-{number}")
+            await asyncio.sleep(CHECK_S / 6)
+        assert world.store._name_watches == {}
+
+    run(scenario)
+
+
 def test_of_a_connection_they_are_bounded_with_producers() -> None:
     async def scenario(world: World) -> None:
         peer = await greeted(world)

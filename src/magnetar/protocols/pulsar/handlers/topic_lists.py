@@ -15,6 +15,7 @@ from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.model.errors import NotAllowedError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
+from magnetar.topics.name_lists import NameLists
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace
 from magnetar.wire.pulsar.replies import success
 from magnetar.wire.pulsar.topic_lists import without_domain
@@ -51,12 +52,11 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     pattern = TopicPattern(text, EXPRESSION_CHARS_MAX, EXPRESSION_MEMORY_BYTES_MAX)
     await services.control.namespaces.check_namespace(namespace)
     _end(session, request.watcher_id)  # asked for again: the client did not hear our answer
-    session.check_room()
-    if lists.listeners >= WATCHES_MAX:
-        raise NotAllowedError(f"this broker has {WATCHES_MAX} watches of topic lists, the most")
+    _check_room(session, lists)
     choice = await lists.choose(namespace, text, pattern)
     if session.closed:
         return
+    _check_room(session, lists)  # many may have waited for the list
     watch = TopicListWatch(session, request.watcher_id, text, choice)
     session.watches[request.watcher_id] = watch
     answer = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
@@ -73,6 +73,12 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
             "than a frame may hold; use an expression that fewer match"
         )
     session.send_command(answer)
+
+
+def _check_room(session: Session, lists: NameLists) -> None:
+    session.check_room()
+    if lists.listeners >= WATCHES_MAX:
+        raise NotAllowedError(f"this broker has {WATCHES_MAX} watches of topic lists, the most")
 
 
 async def close_topic_list_watch(session: Session, command: BaseCommand) -> None:
