@@ -197,6 +197,8 @@ class Replicas:
         hosted = kept.hosted
         before = hosted.machine.follower
         await hosted.learnt(wanted)
+        if kept.failed:
+            return  # meanwhile: nothing is fetched for it
         follower = hosted.machine.follower
         if follower is not before:
             self._unfollow(kept.partition)

@@ -9,13 +9,14 @@ from typing import cast
 import pytest
 import structlog
 
-from magnetar.log.partition.hosting import PartitionHost
+from magnetar.log.partition.hosting import HostedReplica, PartitionHost
 from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.election import Live, LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits
 from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 from magnetar.log.partition.replication.replicas import Replicas, _OwnReplica
+from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.model.errors import LogClosedError, LogDamagedError
 
 ME, TWO, THREE = Member(1, 11), Member(2, 12), Member(3, 13)
@@ -107,6 +108,31 @@ def test_what_is_given_up_is_said_once_for_each_cause() -> None:
             found._has_failed(kept, LogDamagedError(error))
             kept.failed = False  # it is tried again
     assert [each["error"] for each in logs] == ["gone", "damaged"]
+
+
+def test_one_that_fails_while_it_learns_its_part_is_not_fetched_for() -> None:
+    """Its fetcher would ask for it at once again and again, for nothing of it is stored."""
+    found, kept = replicas(), _OwnReplica(("orders", 0))
+    kept.busy = True  # played by this test
+
+    class Hosted:
+        topic_id = ""
+        machine = SimpleNamespace(follower=None, leader=None, version=0)
+
+        async def learnt(self, _wanted: object) -> None:
+            self.machine.follower = SimpleNamespace(leader=2)
+            found._has_failed(kept, LogDamagedError("a sync of what came before"))
+
+        def fail(self, _error: Exception) -> None: ...
+
+        def advanced(self) -> None: ...
+
+    kept.hosted = cast(HostedReplica, Hosted())
+    found._follow = lambda *each: followed.append(each)  # type: ignore[method-assign]
+    followed: list[object] = []
+    asyncio.run(found._take(kept, VersionedState(state(TWO, leader=2), 1)))
+    assert kept.failed
+    assert followed == []
 
 
 def test_what_ends_with_its_broker_has_not_failed() -> None:
