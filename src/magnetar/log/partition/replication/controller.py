@@ -37,7 +37,12 @@ from magnetar.log.partition.replication.partition_state import PartitionState
 from magnetar.log.partition.replication.state_image import StateImage
 from magnetar.log.partition.replication.state_store import VersionedState
 from magnetar.log.partition.replication.wake import Wake
-from magnetar.model.errors import MetadataError, NodeExistsError, NoNodeError
+from magnetar.model.errors import (
+    MetadataError,
+    MetadataFormatError,
+    NodeExistsError,
+    NoNodeError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -156,6 +161,10 @@ class Controller:
             stored = await self._image.store.change(*partition, change)
         except NoNodeError:
             self._image.refresh(partition)
+            return
+        except MetadataFormatError as error:  # of this one alone
+            name = f"{partition[0]}-{partition[1]}"
+            log.warning("nothing is decided of a partition", partition=name, error=str(error))
             return
         if before is None or stored.state.leader_epoch != before.state.leader_epoch:
             log.info(

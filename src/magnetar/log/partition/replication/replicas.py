@@ -49,6 +49,7 @@ from magnetar.model.errors import (
     LogDamagedError,
     MagnetarError,
     MetadataError,
+    MetadataFormatError,
     NoNodeError,
 )
 
@@ -306,7 +307,7 @@ class Replicas:
             except NoNodeError:
                 self._image.refresh(kept.partition)
                 return None
-            except MetadataError:
+            except (MetadataError, MetadataFormatError):
                 await asyncio.sleep(PAUSE_S)
         return None
 
@@ -364,13 +365,14 @@ class Replicas:
         kept.failed, kept.played = False, None
 
     async def _step_down(self, partition: Partition, change: _Change) -> bool:
-        """Store what ``change`` makes of the state. False: the store could not be asked."""
+        """Store what ``change`` makes of the state. False: the store could not be asked, or what
+        it has cannot be read."""
         try:
             live = live_of(await self._brokers.look())
             stored = await self._image.store.change(*partition, lambda state: change(state, live))
         except NoNodeError:
             return True
-        except MetadataError as error:
+        except (MetadataError, MetadataFormatError) as error:
             log.info("partition is not handed over", partition=partition, error=str(error))
             return False
         self._image.stored(partition, stored)

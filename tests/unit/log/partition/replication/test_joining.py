@@ -11,12 +11,18 @@ from magnetar.env.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.replication.brokers import PeerBroker
+from magnetar.log.partition.replication.controller import Controller
 from magnetar.log.partition.replication.election import LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits, Line
 from magnetar.log.partition.replication.leader import FetchRequest, PartitionLeader
-from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.partition_state import (
+    Member,
+    PartitionState,
+    encode_state,
+)
 from magnetar.log.partition.replication.replicas import Replicas
 from magnetar.log.partition.replication.state_image import StateImage
+from magnetar.log.partition.replication.state_store import state_path
 from magnetar.model.errors import LeaderUnreachableError
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchPartition, FetchTopic
 from tests.unit.log.partition.world import PartitionWorld
@@ -98,6 +104,98 @@ def test_who_is_not_registered_does_not_join_by_a_fetch_that_was_held_back(tmp_p
             led.machine.leader.tick(0)
             await _fetch(replicas)
             assert (await image.store.read(*PARTITION)).state.isr == (host.me, OTHER)
+            replicas.close()
+            await scope.close()
+            image.close()
+            await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_a_state_that_cannot_be_read_keeps_no_other_from_its_leader(tmp_path: Path) -> None:
+    """It was readable once, so that it is known which leader has gone."""
+
+    async def main() -> None:
+        metadata = await SqliteMetadataStore.open(tmp_path / "metadata")
+        image, brokers = StateImage(metadata), _Registered()
+        brokers.begin(OTHER, 1)
+        controller = Controller(metadata, image, brokers, "me", lambda: 0.0)
+        for number in range(3):
+            gone = PartitionState((5, OTHER.broker), 1, (Member(5, 50), OTHER), (), 5, 1, 1)
+            image.stored(("t", number), await image.store.create("t", number, gone))
+        await metadata.put(state_path("t", 1), b'{"version": 99}', -1)
+        await controller._look()
+        leaders = [image.states["t", number].state.leader for number in range(3)]
+        assert leaders == [OTHER.broker, 5, OTHER.broker]
+        controller.close()
+        image.close()
+        await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_who_ends_hands_over_all_that_can_be_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = PartitionWorld()
+        async with asyncio.timeout(60), world.running():
+            host = world.host
+            assert host is not None
+            metadata = await SqliteMetadataStore.open(tmp_path / "metadata")
+            image, brokers = StateImage(metadata), _Registered()
+            brokers.begin(host.me, host.start)
+            brokers.begin(OTHER, 1)
+            me = host.me.broker
+            scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
+            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas.begin()
+            for number in range(2):
+                both = (me, OTHER.broker), 1, (host.me, OTHER)
+                state = PartitionState(*both, (), me, host.start, 1)
+                image.stored(("t", number), await image.store.create("t", number, state))
+            while len(replicas.led()) < 2:  # noqa: ASYNC110 - each is opened by a task
+                await asyncio.sleep(0.001)
+            await metadata.put(state_path("t", 0), b"from another release", -1)
+            await replicas.hand_over()
+            assert (await image.store.read("t", 1)).state.leader == OTHER.broker
+            replicas.close()
+            await scope.close()
+            image.close()
+            await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_a_change_in_doubt_whose_state_cannot_be_read_stays_in_doubt(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = PartitionWorld()
+        async with asyncio.timeout(60), world.running():
+            host = world.host
+            assert host is not None
+            metadata = await SqliteMetadataStore.open(tmp_path / "metadata")
+            image, brokers = StateImage(metadata), _Registered()
+            brokers.begin(host.me, host.start)
+            brokers.begin(OTHER, 1)
+            me = host.me.broker
+            state = PartitionState((me, OTHER.broker), 1, (host.me,), (), me, host.start, 1)
+            stored = await image.store.create(*PARTITION, state)
+            scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
+            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas.begin()
+            image.stored(PARTITION, stored)
+            while not replicas.led():  # noqa: ASYNC110 - it is opened by a task
+                await asyncio.sleep(0.001)
+            leader = replicas._kept[PARTITION].hosted.machine.leader  # type: ignore[union-attr]
+            assert leader is not None
+            path = state_path(*PARTITION)
+            await metadata.put(path, b"from another release", -1)
+            fetching = asyncio.ensure_future(_fetch(replicas))
+            await asyncio.sleep(0.3)
+            assert not fetching.done(), "both sets count until it is known which is stored"
+            assert leader.pending is not None
+            await metadata.put(path, encode_state(state), -1)
+            await fetching
+            while leader.pending is not None:  # noqa: ASYNC110 - it is learnt by a task
+                await asyncio.sleep(0.001)
             replicas.close()
             await scope.close()
             image.close()
