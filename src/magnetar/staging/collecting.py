@@ -57,7 +57,14 @@ class Leftovers:
         """Delete the records that are over; how many."""
         now_ms = self._now_ms()
         names = await self._queries.names()
-        return sum([await self._queries.delete_if_over(name, now_ms) for name in names])
+        return sum([await self._delete_if_over(name, now_ms) for name in names])
+
+    async def _delete_if_over(self, name: str, now_ms: int) -> bool:
+        try:
+            return await self._queries.delete_if_over(name, now_ms)
+        except StagedWriteError as error:  # of this one alone
+            log.warning("a query's record is passed over", query=name, error=str(error))
+            return False
 
     async def collect(self, ledger_ids: AsyncIterable[int]) -> list[int]:
         """Those of ``ledger_ids`` that were deleted. What fails stays for the next time. Raises
@@ -86,7 +93,11 @@ class Leftovers:
         return None
 
     async def _collect(self, ledger_id: int, origin: Origin) -> bool:
-        record = await self._queries.read(origin.query)
+        try:
+            record = await self._queries.read(origin.query)
+        except StagedWriteError as error:  # its own stay
+            log.warning("staged ledger stays", ledger=ledger_id, error=str(error))
+            return False
         if not may_delete(record, ledger_id, origin):
             return False
         try:

@@ -21,7 +21,7 @@ from magnetar.staging.commit_rules import COMMITS_MAX, CommitVerdict, Offer, col
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.queries import MetadataRecords, Queries, QueryRecords
 from magnetar.staging.reading import StagedReading
-from magnetar.staging.records import INLINE, Origin, QueryRecord, Source
+from magnetar.staging.records import INLINE, Origin, QueryRecord, Source, query_path
 from magnetar.staging.writer import StagedWriter
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.staging.doubles import MemoryStagedLedgers
@@ -331,6 +331,24 @@ def test_records_of_batch_writes_go_when_they_are_over_and_taken_in() -> None:
         assert await world.queries.names() == ["q"], "a stream's record stays"
         with pytest.raises(StagedWriteError, match="there is no query once"):
             await world.committer.commit(once, 0, [offer], 5.0)
+
+    run(scenario)
+
+
+def test_a_record_that_cannot_be_read_keeps_only_what_is_its_own() -> None:
+    async def scenario(world: World) -> None:
+        bad = QueryRun("bad", "r")
+        await world.queries.begin(*bad)
+        await world.offer(0, run=bad)
+        await world.metadata.put(query_path("bad"), b"of another release", -1)
+        chosen = await world.offer(0)
+        await world.offer(0)  # a twin
+        await world.commit(RUN, 0, chosen)
+        assert await world.leftovers() == [3]
+        await world.queries.begin("once", "r", NOW_MS - 1)
+        leftovers = Leftovers(world.queries, world.ledgers, lambda: NOW_MS)
+        assert await leftovers.collect_records() == 1
+        assert await world.queries.names() == ["bad", "q"]
 
     run(scenario)
 
