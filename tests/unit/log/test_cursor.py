@@ -919,6 +919,36 @@ def test_a_deletion_that_stops_half_way_is_finished_before_the_name_is_used_agai
     run_virtual(scenario())
 
 
+def test_a_former_owner_that_finishes_a_deletion_hears_that_it_is_lost() -> None:
+    """Which is no defect of this program."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        await log.cursors.open("s", EARLIEST)
+        delete, defects = process.metadata.delete, list[dict[str, object]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, about: defects.append(about))
+
+        async def away(path: str, version: int = -1) -> None:
+            raise MetadataError("no answer")
+
+        process.metadata.delete = away  # type: ignore[method-assign]
+        await log.cursors.delete("s")
+        process.metadata.delete = delete  # type: ignore[method-assign]
+        taken = await Process(world).store(CONFIG).open(NAME)
+        await taken.cursors.open("s", EARLIEST)  # made anew
+        log.tick()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert log.lost is not None
+        assert defects == []
+        assert cursor_path(NAME, "s") in world.nodes
+
+    run_virtual(scenario())
+
+
 def test_a_log_that_closes_while_a_cursor_is_deleted_takes_no_deletion_back() -> None:
     """The deletion was answered; what is left of it is the next owner's to delete."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -367,7 +368,8 @@ class ManagedCursors:
     async def _finish_deletions(self) -> None:
         async with self._lock:
             for name in list(self._deleted):
-                await self._finish_deletion(name)
+                with suppress(LogFencedError):  # the log has heard of it
+                    await self._finish_deletion(name)
 
     async def _forget_leftovers(self) -> None:
         try:
