@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.log.acknowledgements import ack_set_words
-from magnetar.model.entry import Entry
+from magnetar.model.entry import Description, Entry, TransactionPart
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.dispatch.delayed import DelayPolicy
@@ -171,6 +172,52 @@ def test_a_shared_consumer_gets_no_more_than_it_may_hold() -> None:
         assert site.traffic.entries_out == 3
 
     run(scenario)
+
+
+@pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.SHARED])
+def test_what_expires_sends_nothing_behind_it_again(kind: Kind) -> None:
+    async def scenario(site: Site) -> None:
+        consumer, client = site.join(kind, permits=2)
+        assert await client.entries() == [0, 1]
+        site.subscription.expire(Position(1, 1))
+        site.subscription.flow(consumer, 10)
+        found = await client.entries()
+        assert found == ([2, 3, 4, 5] if kind is Kind.EXCLUSIVE else [2])
+
+    run(scenario)
+
+
+class Words(KafkaEntryFormat):
+    """Entries in words: ``7`` is of producer 7's transaction, which ``7+`` commits."""
+
+    def describe(self, payload: memoryview) -> Description:
+        text = bytes(payload).decode()
+        if text == "x":
+            return Description(1)
+        commits = True if text[-1] == "+" else None
+        return Description(1, transaction=TransactionPart(int(text.rstrip("+")), commits))
+
+
+@pytest.mark.parametrize("kind", [Kind.EXCLUSIVE, Kind.SHARED])
+def test_what_waits_for_its_outcome_comes_behind_what_was_sent(kind: Kind) -> None:
+    async def scenario(site: Site) -> None:
+        dispatcher = site.subscription.dispatcher
+        dispatcher._format = Words()
+
+        def publish(*words: str) -> None:
+            for word in words:
+                site.log._confirm([bytes(36) + word.encode()], lambda error, runs: None)
+            dispatcher.wake()
+
+        publish("x", "7", "x")
+        consumer, client = site.join(kind, permits=10)
+        assert await client.entries() == [0]
+        publish("7+", "x")
+        site.acknowledge(consumer, 0)
+        rest = [1, 2, 4] if kind is Kind.EXCLUSIVE else [1, 2]  # as many as it may hold
+        assert await client.entries() == rest
+
+    run(scenario, entries=0)
 
 
 def test_a_full_consumer_is_served_when_another_acknowledges_what_it_holds() -> None:

@@ -29,6 +29,7 @@ from magnetar.model.errors import (
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.protocols.pulsar.handlers import bound_cursors
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
+from magnetar.topics.followed_topic import FollowedTopic
 from magnetar.topics.remote_acks import LentCursor, NewsKind, OwnerNews
 from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
@@ -959,6 +960,35 @@ def test_what_is_being_given_back_when_the_topic_closes_is_given_back(ends: str)
     with_two(scenario)
 
 
+def test_what_is_bound_when_the_topic_closes_before_it_is_seen_is_given_back() -> None:
+    """Its store would be ended by nobody."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = await followed.get(NAME, create=False)
+        assert isinstance(topic, FollowedTopic)
+        source, gate, asked = two.store.followed[NAME.log_name], asyncio.Event(), asyncio.Event()
+
+        async def late(_position: Position) -> None:
+            asked.set()
+            await gate.wait()
+
+        source.cursors._wait_seen = late  # type: ignore[attr-defined]
+        peer = two.reading.peer()
+        subscribing = asyncio.ensure_future(peer.subscribe())
+        await asked.wait()
+        topic.fail(ServiceNotReadyError("it cannot go on"))
+        gate.set()
+        refused = await subscribing
+        assert refused.error.error == ServerError.SERVICE_NOT_READY
+        await eventually(lambda: two.bound() is None and not followed._closing)
+        assert topic._cursors._stores == {}
+
+    with_two(scenario)
+
+
 @pytest.mark.parametrize("news", [NewsKind.MOVED, NewsKind.WANTED])
 def test_what_is_told_before_the_subscription_is_there_counts(news: NewsKind) -> None:
     """The owner tells it once."""
@@ -998,6 +1028,101 @@ def test_what_is_told_before_the_subscription_is_there_counts(news: NewsKind) ->
             async with asyncio.timeout(4):
                 await ending
             assert two.bound() is None
+
+    with_two(scenario)
+
+
+def test_one_that_is_wanted_twice_is_given_back_once() -> None:
+    """The second time it may be another binding, that somebody has asked for meanwhile."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        serving = two.serving()
+        topic._wanted_back("s")
+        topic._wanted_back("s")
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+        await eventually(lambda: two.bound() is None)
+        await succeeded(peer, peer.subscribe())
+        await topic._give_back(serving, only_unused=False)
+        assert two.bound() is not None
+        assert await peer.heard() == []
+
+    with_two(scenario)
+
+
+def test_one_that_somebody_comes_to_is_not_given_back_as_unused() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        await topic._give_back(two.serving(), only_unused=True)
+        peer.flow(1)
+        assert await entries(peer, 1) == [0]
+
+    with_two(scenario)
+
+
+def test_a_topic_that_is_just_being_followed_when_its_broker_ends_is_not() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        followed, store, gate = two.reading.services.followed, two.store, asyncio.Event()
+        assert followed is not None
+        follow = store.follow
+
+        async def slow(name: str) -> Any:
+            await gate.wait()
+            return await follow(name)
+
+        store.follow = slow  # type: ignore[method-assign]
+        getting = asyncio.ensure_future(followed.get(NAME, create=False))
+        await asyncio.sleep(0.01)
+        closing = asyncio.ensure_future(followed.close())
+        await asyncio.sleep(0.01)
+        gate.set()
+        with pytest.raises(ServiceNotReadyError, match="look it up again"):
+            await getting
+        await closing
+        assert len(followed) == 0
+        assert store.followed == {}
+
+    with_two(scenario)
+
+
+def test_a_topic_that_closes_is_followed_again_when_that_is_over() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        followed, links, gate = two.reading.services.followed, two.links(), asyncio.Event()
+        assert followed is not None
+        release = links.release
+
+        async def slow(cursor: LentCursor) -> None:
+            await gate.wait()
+            await release(cursor)
+
+        links.release = slow  # type: ignore[method-assign]
+        former = followed.find(NAME)
+        assert former is not None
+        former.fail(ServiceNotReadyError("it cannot go on"))
+        getting = asyncio.ensure_future(followed.get(NAME, create=False))
+        await asyncio.sleep(0.02)
+        assert not getting.done()
+        gate.set()
+        found = await getting
+        assert found is not former
+        followed._retire(former)  # whoever finds once more that it has ended
+        assert followed.find(NAME) is found
 
     with_two(scenario)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection, Container
 
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.model.errors import MagnetarError, MetadataFormatError, MetadataUnavailableError
 from magnetar.protocols.pulsar import topic_list_watch
 from magnetar.protocols.pulsar.handlers import topic_lists
@@ -344,6 +346,81 @@ def test_watches_that_are_asked_for_at_once_are_bounded(monkeypatch: pytest.Monk
         types = [answer.type for answer in answers]
         assert types.count(BaseCommand.WATCH_TOPIC_LIST_SUCCESS) == 2
         assert types.count(BaseCommand.ERROR) == 2
+
+    run(scenario)
+
+
+def test_a_connection_that_ends_while_its_list_is_looked_at_watches_nothing() -> None:
+    async def scenario(world: World) -> None:
+        lists, store, gate = world.services.name_lists, world.store, asyncio.Event()
+        assert lists is not None
+        names = store.names
+
+        async def slow(prefix: str, known: Container[str] = ()) -> list[str]:
+            await gate.wait()
+            return await names(prefix, known)
+
+        store.names = slow  # type: ignore[method-assign]
+        peer = await greeted(world)
+        asking = asyncio.ensure_future(peer.ask(watch(".*")))
+        await asyncio.sleep(0.01)
+        session = peer.session
+        peer.lose()
+        gate.set()
+        await asyncio.sleep(1)
+        assert lists.listeners == 0
+        assert len(session.watches) == 0
+        asking.cancel()
+
+    run(scenario)
+
+
+def test_names_are_looked_at_when_they_change() -> None:
+    async def scenario(world: World) -> None:
+        peer = await greeted(world)
+        await peer.ask(watch(".*"))
+        looks, names = list[str](), world.store.names
+
+        async def counted(prefix: str, known: Container[str] = ()) -> list[str]:
+            looks.append(prefix)
+            return await names(prefix, known)
+
+        world.store.names = counted  # type: ignore[method-assign]
+        await make(world, "a")
+        await updates(peer)
+        assert len(looks) == 1
+        await asyncio.sleep(CHECK_S / 2)
+        assert len(looks) == 1
+
+    run(scenario)
+
+
+def test_who_leaves_or_catches_up_while_others_are_told_hears_nothing_twice() -> None:
+    async def scenario(world: World) -> None:
+        lists = world.services.name_lists
+        assert lists is not None
+        names = await lists.choose(NAMESPACE, ".*", TopicPattern(".*", 1024, 1 << 16))
+        heard: list[str] = []
+        ends: list[Callable[[], None]] = []
+        behind = await greeted(world)
+
+        def first(added: Collection[str], removed: Collection[str]) -> None:
+            heard.extend(added)
+            for each in ends:
+                each()
+            if named("b")[0] in added:
+                behind.session.resume_writing()
+
+        names.listen(first)
+        ends.append(names.listen(lambda added, removed: heard.append("who has left")))
+        await behind.ask(watch(".*"))
+        behind.session.pause_writing()
+        await make(world, "a")
+        assert await updates(behind) == []
+        await make(world, "b")
+        told = [name for each in await updates(behind) for name in each.new_topics]
+        assert heard == named("a", "b")
+        assert told == named("a", "b"), "each once"
 
     run(scenario)
 
