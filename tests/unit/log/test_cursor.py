@@ -11,6 +11,7 @@ import pytest
 from pyroaring import BitMap
 
 from magnetar.config import LedgerConfig
+from magnetar.env.metadata import Versioned
 from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_header
@@ -618,6 +619,39 @@ def test_a_former_owner_confirms_nothing_of_what_only_a_later_one_has(shape: str
     run_virtual(scenario())
 
 
+def test_what_comes_while_the_log_is_asked_for_is_asked_for_itself() -> None:
+    """The log may be a later owner's by then."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        old = await process.store(CONFIG).open(NAME)
+        cursor = await old.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[-1])
+        await cursor.wait_stored()
+        get, gate = process.metadata.get, asyncio.Event()
+
+        async def slow(path: str) -> Versioned:
+            process.metadata.get = get  # type: ignore[method-assign]
+            found = await get(path)
+            await gate.wait()
+            return found
+
+        process.metadata.get = slow  # type: ignore[method-assign]
+        cursor.acknowledge([Position(999, 0)])
+        first = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(0.001)
+        new = await Process(world).store(CONFIG).open(NAME)
+        cursor.acknowledge(await publish(new, ENTRIES, 1))
+        gate.set()
+        await first
+        with pytest.raises(LogFencedError):
+            await cursor.wait_stored()
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_owner_passes_over_what_its_log_does_not_have(shape: str) -> None:
     """Clients may say anything. While nobody can say whose the log is, that is no answer."""
@@ -778,6 +812,26 @@ def test_what_is_acknowledged_while_a_ledger_is_taken_is_not_stored_with_it() ->
         await second
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
+
+    run_virtual(scenario())
+
+
+def test_leftovers_are_not_forgotten_behind_the_last_store() -> None:
+    """The next owner has the node as it was then."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        assert isinstance(cursor, ManagedCursor)
+        assert isinstance(cursor.store, CursorStore)
+        cursor.acknowledge([positions[5]])
+        await cursor.wait_stored()
+        await cursor.store.close()
+        node = world.nodes[cursor_path(NAME, "s")]
+        await cursor.store.forget_leftovers()  # it has waited for its turn
+        assert world.nodes[cursor_path(NAME, "s")] == node
 
     run_virtual(scenario())
 

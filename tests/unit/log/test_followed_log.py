@@ -147,6 +147,34 @@ def test_a_metadata_store_that_is_away_costs_time_only() -> None:
     run_virtual(scenario())
 
 
+def test_what_changes_while_the_record_is_read_is_read_as_well() -> None:
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(SMALL).open(NAME)
+        held = await publish(log, 0, 2)
+        process, source = await follow(world)
+        get, gate = process.metadata.get, asyncio.Event()
+
+        async def slow(path: str) -> Versioned:
+            process.metadata.get = get  # type: ignore[method-assign]
+            found = await get(path)
+            await gate.wait()
+            return found
+
+        process.metadata.get = slow  # type: ignore[method-assign]
+        held += await publish(log, 2, 4)  # rolls
+        await asyncio.sleep(1)
+        held += await publish(log, 6, 4)
+        await asyncio.sleep(1)
+        gate.set()
+        await asyncio.sleep(60)
+        assert source.positions.readable == held[-1]
+        assert values(await read_all(source)) == list(range(10))
+        await source.close()
+
+    run_virtual(scenario())
+
+
 def test_a_ledger_that_cannot_be_followed_for_a_while_is_tried_again() -> None:
     async def scenario() -> None:
         world = World()

@@ -643,6 +643,38 @@ def test_a_log_says_what_was_trimmed_and_when_it_was_made() -> None:
     asyncio.run(scenario())
 
 
+def test_trimming_that_failed_is_finished_by_a_later_look() -> None:
+    async def scenario() -> None:
+        config = replace(SMALL, retention_ms=0, retention_bytes=0)
+        process = Process(World())
+        log = await process.store(config).open(NAME)
+        counted = Position(-1, -1)
+        log.checkpoints.keep(lambda: Checkpoint(counted, b"state"))
+        positions = await publish(log, 0, 25)
+        before, put = process.world.alive(), process.metadata.put
+
+        async def away(path: str, value: bytes, version: int) -> int:
+            raise MetadataError("no answer")
+
+        process.metadata.put = away  # type: ignore[method-assign]
+        counted = positions[12]
+        log.tick()
+        await asyncio.sleep(1)
+        assert process.world.alive() == before, "the record does not say so"
+        process.metadata.put = put  # type: ignore[method-assign]
+        for _ in range(2):
+            log.tick()
+            await asyncio.sleep(1)
+        assert log.positions.first > positions[0]
+        assert process.world.alive() == {each.ledger_id for each in log.stats().ledgers}
+        first, counted = log.positions.first, positions[-1]
+        log.tick()
+        await asyncio.sleep(1)
+        assert log.positions.first > first, "and so on"
+
+    run_virtual(scenario())
+
+
 def test_what_no_checkpoint_counts_is_not_trimmed() -> None:
     """And what is trimmed is counted by the checkpoint in the same record, in memory or not."""
 
