@@ -4,6 +4,8 @@ Each candidate makes an ephemeral node in sequence below ``auditorelection``; th
 is the auditor, everybody else watches the node before its own. The auditor's name is also written
 into ``auditorelection`` itself, for people.
 
+A vote that cannot be read (of another release, or damaged) is another's, and has its place.
+
 An auditor whose session ends has lost its vote. Two may audit for a moment then: all that an
 auditor does is to mark ledgers, and a mark too many costs a look.
 """
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 from magnetar.env.metadata import CreateMode, MetadataStore
 from magnetar.env.node_changes import NodeChanges
-from magnetar.model.errors import MetadataError, NoNodeError
+from magnetar.model.errors import MetadataError, MetadataFormatError, NoNodeError
 from magnetar.wire.bookie.underreplication import (
     DIRECTORY,
+    UNREADABLE,
     VOTE_PREFIX,
     decode_vote,
     encode_vote,
@@ -72,13 +75,15 @@ class Election:
                 return
 
     async def auditor(self) -> str | None:
-        """What the auditor calls itself; None: there is none."""
+        """What the auditor calls itself; None: there is none. ``UNREADABLE``: nobody can say."""
         try:
             for vote in ordered_votes(await self._store.children(self._path))[:1]:
                 path = f"{self._path}/{vote}"
                 return decode_vote((await self._store.get(path)).value, path)
         except NoNodeError:
             pass  # there never was one, or it goes just now
+        except MetadataFormatError:
+            return UNREADABLE
         return None
 
     async def voters(self) -> int:
@@ -113,7 +118,7 @@ class Election:
             try:
                 if decode_vote((await self._store.get(path)).value, path) == self._voter:
                     return name
-            except NoNodeError:
+            except (NoNodeError, MetadataFormatError):
                 continue
         return None
 

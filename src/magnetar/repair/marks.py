@@ -12,6 +12,9 @@ do with them the same:
   other. So only the holder of the ledger's lock takes a mark away, in the session that holds the
   lock: nobody else can have taken it away since it was read
   (docs/adr/0133-a-mark-goes-under-its-lock.md).
+* A mark that cannot be read (it is damaged, or of another release) says that its ledger lacks
+  copies, and names nobody: the ledger is repaired, and the mark goes, as of any other. A lock that
+  cannot be read is another's.
 * A lock is an ephemeral node: it goes with its holder's session, and nobody else takes it away. It
   keeps two workers from doing the same work; what must be true of a ledger's copies does not rest
   on it (docs/adr/0095-repair.md).
@@ -22,10 +25,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
+import structlog
+
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionWrites
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,
+    MetadataFormatError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
@@ -33,6 +39,7 @@ from magnetar.model.errors import (
 from magnetar.wire.bookie.underreplication import (
     DEPTH,
     DIRECTORY,
+    UNREADABLE,
     Shortage,
     check_layout,
     decode_lock,
@@ -44,6 +51,8 @@ from magnetar.wire.bookie.underreplication import (
     node_name,
     node_path,
 )
+
+log = structlog.get_logger(__name__)
 
 ATTEMPTS = 20
 """Of one change, while others change the same node."""
@@ -113,13 +122,17 @@ class ShortageMarks:
         raise MetadataError(f"{path} changed {ATTEMPTS} times while it was written; try again")
 
     async def read(self, ledger_id: int) -> ShortageMark | None:
-        """None: the ledger is not marked. Raises ``MetadataFormatError``."""
+        """None: the ledger is not marked. One that cannot be read names nobody."""
         path = self._ledgers + node_path(ledger_id)
         try:
             found = await self._store.get(path)
         except NoNodeError:
             return None
-        shortage = decode_shortage(found.value, path)
+        try:
+            shortage = decode_shortage(found.value, path)
+        except MetadataFormatError as error:
+            log.warning("the mark of a ledger that lacks copies names nobody", error=str(error))
+            shortage = Shortage(())
         return ShortageMark(shortage.bookies, shortage.since_ms, found.version)
 
     async def unmark(self, lock: Lock, version: int) -> bool:
@@ -184,12 +197,14 @@ class ShortageMarks:
                 return  # gone, or gone with its session
 
     async def holder(self, ledger_id: int) -> str | None:
-        """Who repairs the ledger; None: nobody."""
+        """Who repairs the ledger; None: nobody; ``UNREADABLE``: somebody else."""
         path = self._lock(ledger_id)
         try:
             return decode_lock((await self._store.get(path)).value, path)
         except NoNodeError:
             return None
+        except MetadataFormatError:
+            return UNREADABLE
 
     async def locked(self) -> dict[int, None]:
         """The ledgers that somebody repairs now."""

@@ -7,6 +7,8 @@
   Writing it again, also unchanged, has the auditor look at once: that is how BookKeeper's shell
   triggers an audit.
 * ``checkallledgersctime``: when all ledgers were checked last, so that a new auditor goes on.
+* A delay or a time that cannot be read was not said: repair goes on, and whoever says it again has
+  it written anew.
 * ``/magnetar/leaving/BOOKIE`` (ours alone): the bookie is to be emptied. It takes no new entries,
   and counts as lost but for reading.
 * ``/magnetar/read-only/BOOKIE`` (ours alone): the bookie takes no new entries, and stays what it
@@ -17,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from magnetar.env.metadata import MetadataStore
-from magnetar.model.errors import NodeExistsError, NoNodeError
+from magnetar.model.errors import MetadataFormatError, NodeExistsError, NoNodeError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_cookie import GENERATIONS
 from magnetar.wire.bookie.underreplication import (
@@ -28,6 +32,8 @@ from magnetar.wire.bookie.underreplication import (
     encode_checked,
     encode_delay,
 )
+
+log = structlog.get_logger(__name__)
 
 LEAVING = "/magnetar/leaving"
 READ_ONLY = "/magnetar/read-only"
@@ -42,6 +48,7 @@ class Switches:
         self._disable = f"{base}/disable"
         self._delay = f"{base}/lostBookieRecoveryDelay"
         self._checked = f"{base}/checkallledgersctime"
+        self._told = ""
 
     # -- on and off ---------------------------------------------------------------------------
 
@@ -84,6 +91,9 @@ class Switches:
             return decode_delay((await self._store.get(self._delay)).value, self._delay)
         except NoNodeError:
             return default
+        except MetadataFormatError as error:
+            self._warn(error, "the configured delay counts")
+            return default
 
     async def set_delay(self, seconds: int) -> None:
         """With it the auditor looks at once."""
@@ -118,6 +128,9 @@ class Switches:
         try:
             return decode_checked((await self._store.get(self._checked)).value, self._checked)
         except NoNodeError:
+            return 0
+        except MetadataFormatError as error:
+            self._warn(error, "ledgers count as never checked")
             return 0
 
     async def set_checked(self, now_ms: int) -> None:
@@ -158,6 +171,12 @@ class Switches:
     async def let_go(self, bookie_id: BookieId) -> None:
         """It may take new entries again. Idempotent."""
         await self._forget(READ_ONLY, bookie_id)
+
+    def _warn(self, error: MetadataFormatError, what: str) -> None:
+        """Once: it is asked for with every ledger."""
+        if str(error) != self._told:
+            self._told = str(error)
+            log.warning("what was said to repair cannot be read", error=self._told, so=what)
 
     async def _names(self, path: str) -> dict[BookieId, None]:
         try:

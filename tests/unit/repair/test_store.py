@@ -25,6 +25,7 @@ from magnetar.wire.bookie.metadata_service import (
     Endpoint,
     encode_service_info,
 )
+from magnetar.wire.bookie.underreplication import node_path
 
 FAR = 0xCAFEBEEF0000FEED & (2**63 - 1)
 
@@ -242,5 +243,91 @@ def test_the_next_candidate_is_elected_when_the_auditor_goes(tmp_path: Path) -> 
             async with asyncio.timeout(10):
                 await waiting[1]
             assert await third.is_elected()
+
+    asyncio.run(run())
+
+
+DAMAGED = b"\x00of no release"
+
+
+def test_a_mark_that_cannot_be_read_is_a_mark_still(tmp_path: Path) -> None:
+    """One damaged node ended the auditor, and then each that was elected after it."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            for ledger_id in (7, 8):
+                await marks.mark(ledger_id, ["b1"], 1000)
+                await store.put(marks._ledgers + node_path(ledger_id), DAMAGED, -1)
+            manager = LedgerManager(store)
+            operating = Operating(store, manager, BookieRegistry(store), 60)
+            listed = [each async for each in operating.marked()]
+            assert [(each.ledger_id, each.mark.bookies) for each in listed] == [(7, ()), (8, ())]
+            assert not await marks.mark(7, ["b2"], 2000), "it was marked before"
+            again = await marks.read(7)
+            assert again is not None
+            assert (again.bookies, again.since_ms) == (("b2",), 2000)
+            damaged = await marks.read(8)
+            lock = await marks.lock(8, "one")
+            assert damaged is not None
+            assert lock is not None
+            assert await marks.unmark(lock, damaged.version), "the ledger is whole"
+            assert await marks.read(8) is None
+
+    asyncio.run(run())
+
+
+def test_a_lock_that_cannot_be_read_is_another_s(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            marks = ShortageMarks(store)
+            await marks.initialize()
+            lock = await marks.lock(7, "one")
+            assert lock is not None
+            await store.put(marks._lock(7), DAMAGED, -1)
+            assert await marks.lock(7, "one") is None
+            await marks.unlock(lock)
+            assert await marks.locked() == {7: None}
+
+    asyncio.run(run())
+
+
+def test_what_was_said_to_repair_and_cannot_be_read_was_not_said(tmp_path: Path) -> None:
+    """A bookie with auto-recovery beside it did not start, and running ones ended theirs."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            switches = Switches(store)
+            await switches.begin_delay(60)
+            await switches.set_checked(5)
+            await store.put(switches._delay, DAMAGED, -1)
+            await store.put(switches._checked, DAMAGED, -1)
+            assert await switches.begin_delay(70) == 70
+            assert await switches.delay(80) == 80
+            assert await switches.checked_ms() == 0
+            await switches.set_delay(90)
+            await switches.set_checked(6)
+            assert await switches.delay(80) == 90
+            assert await switches.checked_ms() == 6
+
+    asyncio.run(run())
+
+
+def test_a_vote_that_cannot_be_read_has_its_place(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            other, mine = Election(store, "other"), Election(store, "mine")
+            await other.wait_elected()
+            await store.put(other.vote_path, DAMAGED, -1)
+            waiting = asyncio.create_task(mine.wait_elected())
+            async with asyncio.timeout(10):
+                while await mine.voters() < 2:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            assert await mine.auditor() == "?"
+            assert not waiting.done()
+            await other.withdraw()
+            await asyncio.wait_for(waiting, 10)
+            assert await mine.auditor() == "mine"
 
     asyncio.run(run())

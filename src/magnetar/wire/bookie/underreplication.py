@@ -38,6 +38,8 @@ DIRECTORY = "underreplication"
 DEPTH = 4
 """Directories between ``ledgers`` and a ledger's node."""
 VOTE_PREFIX = "V_"
+UNREADABLE = "?"
+"""What stands for the name of one whose lock or vote cannot be read. Nobody is called so."""
 _TYPE, _VERSION = "BASIC", 1
 _NAME = re.compile(r"urL(\d+)")
 
