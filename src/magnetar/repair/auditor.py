@@ -186,14 +186,19 @@ class Auditor:
             return
         due = _now_s() - self._audited_s >= self._pace.audit_interval_s
         if self._triggered or due or not self._marked.issuperset(gone):
-            self._triggered = False
-            await self.audit()
+            triggered, before = self._triggered, self._audited_s
+            self._triggered = False  # now: who wants one meanwhile wants another
+            try:
+                await self.audit()
+            finally:
+                if self._audited_s == before:  # it was not all
+                    self._triggered |= triggered
 
     # -- bookies ------------------------------------------------------------------------------
 
     async def audit(self) -> int:
-        """Mark every ledger that names somebody who is gone; returns how many. Raises
-        ``MetadataError``."""
+        """Mark every ledger that names somebody who is gone; returns how many. One in which repair
+        is switched off is none: it begins anew when that is over. Raises ``MetadataError``."""
         await self._standings.look()
         before = self._standings.gone
         self._found.lost(before)
@@ -202,14 +207,18 @@ class Auditor:
         named: dict[BookieId, None] = {}
         count = 0
         async for metadata in self._all():
+            if not self._enabled():
+                return count  # it was not all
             bookies = dict.fromkeys(b for one in metadata.fragments for b in one.bookies)
             if not bookies.keys() <= named.keys():
                 named |= bookies
                 await self._standings.look(bookies)
             gone = [bookie for bookie in self._standings.gone if bookie in bookies]
-            if gone and self._enabled():
+            if gone:
                 await self._standings.look()
                 gone = [bookie for bookie in self._standings.gone if bookie in bookies]
+                if not self._enabled():
+                    return count
                 count += bool(gone) and await self._mark(metadata.ledger_id, gone)
         self._audited_s = _now_s()
         # Only those that were gone from the beginning: of others, ledgers that were read before

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
+import pytest
+
+from magnetar.model.errors import MetadataError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.auditor import Auditor, AuditPace, until_check_s
@@ -47,11 +50,16 @@ class _Found:
         pass
 
 
-def auditor_of(cluster: RepairCluster, standings: Standings, marks: _Marks) -> Auditor:
+def auditor_of(
+    cluster: RepairCluster,
+    standings: Standings,
+    marks: _Marks,
+    enabled: Callable[[], bool] = lambda: True,
+) -> Auditor:
     pace = AuditPace(3600.0, 0.0, 0.01, 1000.0)
     return Auditor(
         _Ledgers(cluster.manager), marks, _Switches(), standings, cluster.checker, pace,  # type: ignore[arg-type]
-        lambda: 1, lambda: True, _Found(),
+        lambda: 1, enabled, _Found(),
     )  # fmt: skip
 
 
@@ -114,3 +122,55 @@ def test_a_check_that_has_a_date_to_come_is_made_anew() -> None:
     assert until_check_s(day_s, 3_600.0) == day_s - 3_600
     assert until_check_s(day_s, -10.0) == day_s + 10, "clocks of two machines"
     assert until_check_s(day_s, -365 * day_s) == 0
+
+
+def test_an_audit_in_which_repair_is_switched_off_was_none() -> None:
+    """Ledgers of a lost bookie were not marked until the next interval, a day later."""
+
+    async def run() -> None:
+        cluster, marks, on = RepairCluster(3), _Marks(), [True]
+        ledgers = [await cluster.written(10) for _ in range(3)]
+        auditor = auditor_of(cluster, cluster.standings, marks, lambda: on[0])
+        await auditor._look()
+        cluster.away.add(ledgers[0].fragments[0].bookies[0])
+        mark = marks.mark
+
+        async def marked(ledger_id: int, bookies: Collection[str], now_ms: int) -> bool:
+            on[0] = False
+            return await mark(ledger_id, bookies, now_ms)
+
+        marks.mark = marked  # type: ignore[method-assign]
+        await auditor._look()
+        assert [*marks.named] == [ledgers[0].ledger_id]
+        marks.mark, on[0] = mark, True  # type: ignore[method-assign]
+        await auditor._look()
+        assert [*marks.named] == [each.ledger_id for each in ledgers]
+
+    asyncio.run(run())
+
+
+def test_an_audit_that_an_operator_wants_is_made_though_the_store_goes_away() -> None:
+    async def run() -> None:
+        cluster, audits = RepairCluster(3), 0
+        auditor = auditor_of(cluster, cluster.standings, _Marks())
+        await auditor._look()
+        audit = auditor.audit
+
+        async def failing() -> int:
+            raise MetadataError("out of reach")
+
+        async def counted() -> int:
+            nonlocal audits
+            audits += 1
+            return await audit()
+
+        auditor.trigger()
+        auditor.audit = failing  # type: ignore[method-assign]
+        with pytest.raises(MetadataError):
+            await auditor._look()
+        auditor.audit = counted  # type: ignore[method-assign]
+        await auditor._look()
+        await auditor._look()
+        assert audits == 1
+
+    asyncio.run(run())
