@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.bookie.space.collector import DELETE_BATCH, Collector
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
-from magnetar.model.errors import MetadataError
+from magnetar.model.errors import MagnetarError, MetadataError, MetadataFormatError
 
 
 class Holder:
@@ -43,6 +43,7 @@ class Store:
     def __init__(self, *living: int, stamps: bool = False) -> None:
         self.living = set(living)
         self.broken_after: int | None = None
+        self.error: MagnetarError = MetadataError("out of reach")
         self.asked_for: list[int] = []
         self._stamps = stamps
 
@@ -54,7 +55,7 @@ class Store:
     async def list(self) -> AsyncGenerator[Range, None]:
         for count, first in enumerate(range(0, 100, 10)):
             if count == self.broken_after:
-                raise MetadataError("out of reach")
+                raise self.error
             yield Range(self, first)
 
 
@@ -163,16 +164,22 @@ def test_a_new_ledger_is_not_forgotten_before_its_grace_is_over() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "error", [MetadataError("out of reach"), MetadataFormatError("LAYOUT cannot be read")]
+)
 @pytest.mark.parametrize("broken_after", [0, 1, 9])
 def test_a_store_that_cannot_be_asked_deletes_nothing_and_starts_the_count_again(
-    broken_after: int,
+    broken_after: int, error: MagnetarError
 ) -> None:
+    """A layout that could not be read ended the bookie, as every other of the cluster."""
+
     async def run() -> None:
         holder, store = Holder(1, 2, 3), Store(2, 3)
+        store.error = error
         collector = Collector(holder, store.list, 0)
         assert await collector.sweep() == []
         store.broken_after = broken_after
-        with pytest.raises(MetadataError):
+        with pytest.raises(type(error)):
             await collector.sweep()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(collector.run(0.001))

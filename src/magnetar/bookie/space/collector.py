@@ -9,7 +9,8 @@ Rules (which ledgers: ``missing_ledgers.py``):
   was then (its stamp, taken before both lists): what came to the bookie since was made before that.
   One whose metadata was deleted before its first entry came (a writer that nobody has told) is the
   exception; so with each sweep ``ROUNDS`` ranges are looked at all the same, in turn.
-* A sweep that cannot be sure of the store (``living`` raises) deletes nothing and counts for
+* A sweep that cannot be sure of the store (``living`` raises: also because what says how ledgers
+  are laid out cannot be read) deletes nothing and counts for
   nothing.
 * The store is asked for lists, a directory of ledgers each, never for one ledger, and not where
   the bookie holds none. A pause lies between any two lists. Of the answers only what the bookie
@@ -33,7 +34,7 @@ from typing import Protocol
 import structlog
 
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
-from magnetar.model.errors import BookieError, MetadataError
+from magnetar.model.errors import BookieError, MetadataError, MetadataFormatError
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +72,8 @@ class IdRange(Protocol):
 
 class LivingLedgers(Protocol):
     """All ids that there may be, in ranges, ascending. Raises ``MetadataError`` when the store
-    cannot be asked, or is not the one that the bookie belongs to."""
+    cannot be asked, or is not the one that the bookie belongs to, ``MetadataFormatError`` when
+    it says how ledgers are laid out and that cannot be read."""
 
     def __call__(self) -> AsyncGenerator[IdRange, None]: ...
 
@@ -136,18 +138,19 @@ class Collector:
     async def _look(self) -> None:
         try:
             deleted = await self.sweep()
-        except (MetadataError, BookieError) as error:
+        except (MetadataError, MetadataFormatError, BookieError) as error:
             log.warning("deleted ledgers not looked for", error=str(error))
             return
         if deleted:
             log.info("deleted ledgers forgotten", count=len(deleted), first=deleted[0])
 
     async def sweep(self) -> list[int]:
-        """One look; returns what it deleted. Raises ``MetadataError``, ``BookieError``."""
+        """One look; returns what it deleted. Raises ``MetadataError``, ``MetadataFormatError``,
+        ``BookieError``."""
         before = self._settled
         try:
             missed = await self._look_at_ranges()
-        except MetadataError:
+        except (MetadataError, MetadataFormatError):
             self._settled = before  # it counts for nothing
             self._missing.start_again()
             raise
