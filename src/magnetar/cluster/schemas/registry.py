@@ -13,8 +13,8 @@ Rules:
 * What a schema is, and that it reads a version, never changes either: each is found out once and
   kept, so that a thousand clients that come back at a time cost a thousand hashes.
 * What a record names exists: a ledger is written before, and deleted after, its version stands
-  there. A process that dies between leaves a small ledger that nothing names
-  (``magnetar-schema`` in its metadata says whose).
+  there. A process that dies between, and a topic that is deleted while its record cannot be read,
+  leave small ledgers that nothing names (``magnetar-schema`` in its metadata says whose).
 
 Why: docs/adr/0078-schema-registry.md.
 """
@@ -262,19 +262,28 @@ class Schemas:
         raise BrokerMetadataError(f"{path} is changed by many at once; try again")
 
     async def forget_topic(self, name: TopicName) -> None:
-        """The topic was deleted, with all its partitions; no error when it had no schema."""
+        """The topic was deleted, with all its partitions; no error when it had no schema. A record
+        that cannot be read goes as well: ledgers that it named are left behind."""
         path = record_path(name)
-        with suppress(SchemaNotFoundError):  # the record may be there all the same
-            await self.delete(name)
-        record, _ = await self._read(path)
-        for ledger_id in record.deleting:
-            await self._values.delete(ledger_id)  # what fails is asked for again with the topic
+        try:
+            await self._read(path)
+        except BrokerMetadataError as error:
+            log.warning("schemas are forgotten, their ledgers stay", error=str(error))
+        else:
+            await self._delete_all(name)
         try:
             await self._metadata.delete(path)
         except NoNodeError:
             return
         finally:
             self._records.forget(path)
+
+    async def _delete_all(self, name: TopicName) -> None:
+        with suppress(SchemaNotFoundError):  # the record may be there all the same
+            await self.delete(name)
+        record, _ = await self._read(record_path(name))
+        for ledger_id in record.deleting:
+            await self._values.delete(ledger_id)  # what fails is asked for again with the topic
 
     async def forget_namespace(self, namespace: str) -> None:
         """It was deleted, with all its topics: so are schemas of topics that never were."""

@@ -397,6 +397,24 @@ def test_a_ledger_that_cannot_be_deleted_goes_with_the_topic() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("value", [b"of no release", b'{"format": 99}'])
+def test_a_record_that_cannot_be_read_goes_with_the_topic(value: bytes) -> None:
+    """Neither the topic nor its namespace could be deleted, ever."""
+
+    async def scenario(place: Place) -> None:
+        schemas, path = place.registry(), record_path(NAME)
+        await schemas.bring(NAME, numbered(1))
+        await place.metadata.put(path, value, -1)
+        with pytest.raises(BrokerMetadataError):
+            await schemas.latest(NAME)
+        await schemas.forget_namespace(NAMESPACE)
+        assert path not in place.metadata.nodes
+        assert len(place.values.values) == 1, "nobody knows whose it is"
+        assert await schemas.bring(NAME, wanting("z")) == 0, "made anew"
+
+    run(scenario)
+
+
 async def failing(ledger_id: int) -> None:
     raise MetadataUnavailableError("gone")
 
