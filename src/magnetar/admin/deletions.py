@@ -89,10 +89,11 @@ class DeletionService:
         """Raises ``NotAllowedError`` if it has a topic: then it stays, whoever began to delete
         it."""
         try:
-            _, topics = await self._topics.all_of(namespace)
+            partitioned, topics = await self._topics.all_of(namespace)
         except MagnetarError:
             await self._namespaces.undo_deletion(namespace)
             raise
+        topics = topics or partitioned  # of one that cannot be read no partition is known
         if topics:
             await self._namespaces.undo_deletion(namespace)
             shown = ", ".join(each.local for each in topics[:5])

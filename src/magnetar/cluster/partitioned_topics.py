@@ -19,6 +19,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+import structlog
+
 from magnetar.cluster.stored.counters import RACES_MAX
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import PARTITIONS_MAX, TopicName
@@ -31,6 +33,8 @@ from magnetar.model.errors import (
     NotAllowedError,
     TopicNotFoundError,
 )
+
+log = structlog.get_logger(__name__)
 
 PARTITIONED: Final = "/admin/partitioned-topics"
 READS_AT_A_TIME: Final = 64
@@ -83,15 +87,23 @@ class PartitionedTopics:
         return [TopicName(tenant, part, local, -1) for local in sorted(map(unquote, found))]
 
     async def partition_names(self, namespace: str) -> list[TopicName]:
-        """Every partition of every partitioned topic of ``tenant/namespace``."""
+        """Every partition of every partitioned topic of ``tenant/namespace``, but for topics whose
+        node cannot be read: whoever asks for one of those is told why."""
         topics = await self.names(namespace)
         found: list[TopicName] = []
         for start in range(0, len(topics), READS_AT_A_TIME):
             batch = topics[start : start + READS_AT_A_TIME]
-            counts = await asyncio.gather(*map(self.partitions, batch))
+            counts = await asyncio.gather(*map(self._listed, batch))
             for topic, count in zip(batch, counts, strict=True):
                 found += map(topic.of_partition, range(count))
         return found
+
+    async def _listed(self, topic: TopicName) -> int:
+        try:
+            return await self.partitions(topic)
+        except BrokerMetadataError as error:
+            log.warning("partitions are left out of a list", topic=str(topic), error=str(error))
+            return 0
 
     def watch_names(self, namespace: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` on the loop after a partitioned topic of ``tenant/namespace`` was made

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from magnetar.cluster.namespaces import DELETED, POLICIES
+from magnetar.cluster.partitioned_topics import PARTITIONED
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.metadata import Versioned
 from magnetar.model.errors import TopicNotFoundError
@@ -67,6 +68,13 @@ def test_a_namespace_with_topics_stays_as_it_is() -> None:
         assert "acme/prod has 1 topics (t); delete them first, or force it" in reason
         assert p.world.topic(f"{NAME}/t") is topic
         assert await p.status("DELETE", f"{T}/t") == 204
+        # So is one of which it cannot be read how many partitions it has.
+        damaged = f"{PARTITIONED}/acme/prod/persistent/p"
+        await p.world.metadata.create(damaged, b"of no release")
+        status, reason = await p.reason("DELETE", N)
+        assert status == 409
+        assert "acme/prod has 1 topics (p)" in reason
+        await p.world.metadata.delete(damaged)
         # Partitions that were never used are topics, too.
         assert await p.status("PUT", f"{T}/p/partitions", json=2) == 204
         assert "has 2 topics (p-partition-0, p-partition-1)" in (await p.reason("DELETE", N))[1]

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.partitioned_topics import PARTITIONED
 from magnetar.cluster.schemas.policies import SchemaPolicy
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.model.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.model.errors import BrokerMetadataError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandLookupTopicResponse,
@@ -111,6 +112,25 @@ def test_what_is_done_here_is_seen_here_without_waiting() -> None:
         await control.partitioned.delete(name)
         await control.partitioned.delete(name)
         assert await control.partitioned.partitions(name) == 0
+
+    asyncio.run(main())
+
+
+def test_a_partitioned_topic_that_cannot_be_read_does_not_hide_the_others() -> None:
+    """A namespace's topics were listed by nobody, and watched by no expression."""
+
+    async def main() -> None:
+        store = MemoryMetadata()
+        control = control_plane(store)
+        await control.namespaces.prepare()
+        sound, damaged = parse_topic("a"), parse_topic("b")
+        assert await control.partitioned.create(sound, 2)
+        await store.create(f"{PARTITIONED}/public/default/persistent/b", b"of no release")
+        found = await control.partitioned.partition_names("public/default")
+        assert found == [sound.of_partition(0), sound.of_partition(1)]
+        assert await control.partitioned.names("public/default") == [sound, damaged]
+        with pytest.raises(BrokerMetadataError, match="no partition metadata"):
+            await control.partitioned.partitions(damaged)
 
     asyncio.run(main())
 
