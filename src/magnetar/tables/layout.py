@@ -29,10 +29,17 @@ SECRETS: Final = ("secret", "token", "password", "credential", "access-key")
 
 def ledger_told(properties: Mapping[str, str], kind: str, log: str) -> int | None:
     """The ledger that the property ``kind`` (``TAKEN``, ``UNFIT``) names for a log; None if there
-    is no such property. Logs of one table differ by the number of their partition."""
+    is no such property. Logs of one table differ by the number of their partition. Raises
+    ``TableError`` for a property that cannot be read."""
     for name, text in properties.items():
         if name.startswith(kind) and partition_of(name) == partition_of(log):
-            return int(json.loads(text)["ledger"])
+            try:
+                return int(json.loads(text)["ledger"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise TableError(
+                    f"log {log}: property {name} of its table says {text[:80]!r}, which names no "
+                    "ledger; put back what it was, which older metadata of the table have"
+                ) from error
     return None
 
 

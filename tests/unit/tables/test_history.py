@@ -75,3 +75,13 @@ def test_a_side_table_that_is_gone_is_missed(place: TablePlace, table: TopicTabl
     assert len(places(place, 6).tables) == 1
     table.make_side()
     assert len(places(place, 5).tables) == 2
+
+
+@pytest.mark.parametrize("text", ["none", "[]", "{}", '{"ledger": null}'])
+def test_a_property_that_cannot_be_read_is_an_error_of_the_table(
+    place: TablePlace, table: TopicTable, text: str
+) -> None:
+    """Else it would be taken for a defect of whoever reads."""
+    says(table, TAKEN + LOG, text)
+    with pytest.raises(TableError, match="names no ledger"):
+        places(place, 7)
