@@ -1,7 +1,7 @@
 """Stats of subscriptions that read-only brokers serve: who is connected to them is known there.
 
-The topic's owner asks those brokers for its own answer. One that does not answer soon leaves its
-subscriptions without consumers in it, and names itself.
+The topic's owner asks those brokers for its own answer. One that does not answer soon, or what
+cannot be read here, leaves its subscriptions without consumers in it, and names itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import structlog
 
-from magnetar.admin.peers import PeerRequest, Peers
+from magnetar.admin.peers import PeerError, PeerRequest, Peers, read_answer
 from magnetar.admin.stats_views import SubscriptionView
 from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.topic_name import TopicName
@@ -77,7 +77,13 @@ async def _ask(
     try:
         async with asyncio.timeout(ASK_S):
             found = await peers.ask(report.http_url, PeerRequest("GET", path))
+        if not isinstance(found, dict):
+            raise PeerError(f"{report.http_url}{path} answers with no object")
+        views = {
+            name: read_answer(SubscriptionView, each, report.http_url)
+            for name, each in found.items()
+        }
     except (MagnetarError, TimeoutError) as error:
         log.info("no stats of a read-only broker", broker=report.broker_id, error=str(error))
         return {}
-    return {name: SubscriptionView.model_validate(each) for name, each in found.items()}
+    return views

@@ -4,9 +4,12 @@ have as many owners."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
+from magnetar.admin.views import View
 from magnetar.cluster.brokers.tls_addresses import TlsAddresses
 from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import TopicName
@@ -18,6 +21,8 @@ from magnetar.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+
+V = TypeVar("V", bound=View)
 
 TIMEOUT_S: Final = 30.0
 REDIRECTS_MAX: Final = 5
@@ -37,6 +42,20 @@ class PeerError(BrokerError):
 class PeerAnswer(NamedTuple):
     status: int
     body: Any
+
+
+def read_answer(view: type[V], body: object, http_url: str) -> V:
+    """What the broker at ``http_url`` has answered. Raises ``PeerError`` for what is no ``view``:
+    it may be of another release."""
+    try:
+        return view.model_validate(body)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise PeerError(
+            f"the broker at {http_url} answers what cannot be read here ({where}: "
+            f"{fault['msg']}); is it of another release? Ask it itself"
+        ) from error
 
 
 class Transport(Protocol):

@@ -15,7 +15,7 @@ from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.lent_stats import ServedThere, lent_stats
-from magnetar.admin.peers import Peers, about_topic, subscription_path
+from magnetar.admin.peers import Peers, about_topic, read_answer, subscription_path
 from magnetar.admin.stats_views import (
     InternalStatsView,
     PartitionedStatsView,
@@ -333,7 +333,7 @@ class TopicService:
 
     async def _stats_at(self, owner: At, name: TopicName) -> TopicStatsView:
         found = await self._peers.ask(owner.http_url, about_topic("GET", name, "/stats"))
-        return TopicStatsView.model_validate(found)
+        return read_answer(TopicStatsView, found, owner.http_url)
 
     async def partitioned_stats(self, topic: str, per_partition: bool) -> PartitionedStatsView:
         """All partitions together. Raises ``TopicNotFoundError``."""

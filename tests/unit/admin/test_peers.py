@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from magnetar.admin.lent_stats import _ask
 from magnetar.admin.peers import (
     NoPeers,
     PeerAnswer,
@@ -14,8 +15,11 @@ from magnetar.admin.peers import (
     PeerRequest,
     Peers,
     about_topic,
+    read_answer,
     subscription_path,
 )
+from magnetar.admin.stats_views import TopicStatsView
+from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import (
     MagnetarError,
@@ -77,3 +81,17 @@ def test_what_a_refusal_stands_for(status: int, path: str, error: type[MagnetarE
 def test_one_broker_asks_nobody() -> None:
     with pytest.raises(PeerError, match="no other broker"):
         asyncio.run(Peers(NoPeers()).ask("http://o:1", PeerRequest("GET", "/x")))
+
+
+@pytest.mark.parametrize("body", [None, [], {"msgRateIn": "fast"}])
+def test_stats_of_another_release_are_an_error_of_that_broker(body: object) -> None:
+    """Whoever asked was told of an internal error; partitions that grew got no subscriptions."""
+    with pytest.raises(PeerError, match="http://o:1 answers what cannot be read here"):
+        read_answer(TopicStatsView, body, "http://o:1")
+
+
+@pytest.mark.parametrize("body", [None, [], {"s": None}, {"s": {"consumers": 3}}])
+def test_read_only_brokers_of_another_release_do_not_hide_a_topic_s_stats(body: object) -> None:
+    peers = Peers(Scripted(PeerAnswer(200, body)))
+    report = BrokerReport("r1", 1, "pulsar://r", "http://r:1", read_only=True)
+    assert asyncio.run(_ask(parse_topic("t"), peers, report)) == {}
