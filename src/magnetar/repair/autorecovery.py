@@ -150,7 +150,6 @@ class AutoRecovery:
         """Begin. Raises ``MetadataError``."""
         await self.marks.initialize()
         await self.switches.begin_delay(self._default_delay_s)
-        self._enabled = await self.switches.enabled()
         watched = asyncio.Event()
         self._ends += [
             self.switches.watch_enabled(watched.set),
@@ -159,6 +158,8 @@ class AutoRecovery:
             self.switches.watch_checked(self.auditor.check_changed),
             self._standings.watch(self._changed),
         ]
+        # Behind the watch: what an operator says from here on is told of.
+        self._enabled = await self.switches.enabled()
         self._scope.spawn(self._follow_enabled(watched), "enabled or not")
         self._scope.spawn(self._audit(), "auditor")
         self._scope.spawn(self.worker.run(), "worker")
