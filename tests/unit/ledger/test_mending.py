@@ -7,6 +7,14 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from magnetar.ledger.bookies import AddFlag
+from magnetar.model.errors import (
+    BadRequestError,
+    BookieError,
+    BookieIOError,
+    MagnetarError,
+    UnauthorizedError,
+)
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Cluster, MemoryBookie, Outcomes, opened, payloads, until
 
@@ -259,6 +267,38 @@ def test_a_ledger_that_nobody_can_read_does_not_keep_the_next_from_being_mended(
                 ledger_ids.append(writer.ledger_id)
         for name in ("b1", "b2"):
             del cluster.bookie(name).entries[ledger_ids[0]]
+        away.down = False
+        await until(lambda: whole(cluster, ledger_ids[1], 5), 60)
+        assert cluster.client.mender.has_missing  # the other is not forgotten
+        await cluster.client.close()
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("refusal", [UnauthorizedError, BadRequestError, BookieIOError])
+def test_a_ledger_that_the_bookie_refuses_does_not_keep_the_next_from_being_mended(
+    refusal: type[BookieError],
+) -> None:
+    """The first one that is missing was tried again and again, and no other."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
+        away = cluster.bookie("b3")
+        away.down = True
+        ledger_ids = []
+        for _ in range(2):
+            async with opened(cluster) as writer:
+                await writer.add(payloads(0, 5))
+                await asyncio.sleep(1)
+                await writer.close()
+                ledger_ids.append(writer.ledger_id)
+        add_error = away._add_error
+
+        def refused(ledger_id: int, flags: AddFlag) -> MagnetarError | None:
+            of_it = ledger_id == ledger_ids[0] and not away.down
+            return refusal("not this one") if of_it else add_error(ledger_id, flags)
+
+        away._add_error = refused  # type: ignore[method-assign]
         away.down = False
         await until(lambda: whole(cluster, ledger_ids[1], 5), 60)
         assert cluster.client.mender.has_missing  # the other is not forgotten

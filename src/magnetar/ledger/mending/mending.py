@@ -13,7 +13,8 @@ Rules:
   ledgers are forgotten.
 * Memory and load are bounded: a piece of ``PIECE_BYTES`` is added while the next one is read, and
   no more is under way. Mending goes on beside writers and leaves most of a bookie to them.
-* A ledger that nobody can read now is passed over, and its turn comes again.
+* A ledger that nobody can read now, or that the bookie refuses for a reason of that ledger's, is
+  passed over, and its turn comes again.
 * A bookie that does not answer is tried again after ``BACKOFF_S``, doubling to ``BACKOFF_S_MAX``.
 
 What is missing is known as long as the client lives; its log has the beginning and the end of each
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -39,13 +40,13 @@ from magnetar.ledger.reading.read_order import ReadPolicy
 from magnetar.ledger.reading.reader import LedgerReader
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    BookieUnavailableError,
     FencedError,
-    LedgerError,
     MagnetarError,
-    MetadataFormatError,
-    NoEntryError,
+    MetadataError,
     NoSuchLedgerError,
     ReadOnlyBookieError,
+    TooManyRequestsError,
     UnknownLedgerStateError,
 )
 from magnetar.model.ids import BookieId
@@ -60,6 +61,13 @@ LOGGED_MAX = 100
 """Ledgers that a line of the log names."""
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 15.0
+OF_ALL: Final = (
+    BookieUnavailableError,
+    TooManyRequestsError,
+    ReadOnlyBookieError,
+    MetadataError,
+)
+"""What the bookie's other ledgers would meet as well."""
 
 
 class MetadataReader(Protocol):
@@ -170,13 +178,15 @@ class Mender:
             self._running = False
 
     async def _mend_bookie(self, bookie_id: BookieId) -> None:
-        """Everything missing to one bookie that can be read, until it refuses."""
+        """Everything missing to one bookie that can be read, until it takes nothing."""
         try:
             for ledger_id in self._missing.ledgers(bookie_id):
                 before = self.mended_entries
                 try:
                     await self._mend_ledger(bookie_id, ledger_id)
-                except (LedgerError, NoEntryError, MetadataFormatError) as error:  # not to be read
+                except OF_ALL:
+                    raise
+                except MagnetarError as error:  # nobody gives it, or the bookie does not take it
                     log.debug("cannot mend now", ledger=ledger_id, error=str(error))
                     continue
                 if not self._missing.ranges(bookie_id, ledger_id):
