@@ -9,19 +9,28 @@ import pytest
 
 from magnetar.bookie.space.collector import DELETE_BATCH, Collector
 from magnetar.bookie.space.missing_ledgers import MissingLedgers
-from magnetar.model.errors import MagnetarError, MetadataError, MetadataFormatError
+from magnetar.model.errors import (
+    BookieError,
+    BookieIOError,
+    MagnetarError,
+    MetadataError,
+    MetadataFormatError,
+)
 
 
 class Holder:
     def __init__(self, *held: int) -> None:
         self.held = list(held)
         self.batches: list[int] = []
+        self.damaged: set[int] = set()
 
     async def ledgers(self, first: int, behind: int) -> list[int]:
         return [each for each in self.held if first <= each < behind]
 
     async def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
         self.batches.append(len(ledger_ids))
+        if not self.damaged.isdisjoint(ledger_ids):
+            raise BookieIOError("what the index has of a ledger is damaged")
         for ledger_id in ledger_ids:
             self.held.remove(ledger_id)
 
@@ -282,5 +291,24 @@ def test_deletions_come_in_batches() -> None:
         assert await found.sweep() == [*range(100)]
         assert bookie.batches == [DELETE_BATCH, DELETE_BATCH]
         assert found.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_cannot_be_deleted_keeps_no_other() -> None:
+    """Nothing behind it was deleted any more: the disk filled."""
+
+    async def scenario() -> None:
+        bookie, store = Holder(*range(100)), Store()
+        bookie.damaged = {0, 1}
+        found = Collector(bookie, store.list, grace_s=0)
+        assert await found.sweep() == []
+        assert await found.sweep() == [*range(2, 100)]
+        assert bookie.held == [0, 1]
+        assert found.waiting == 2
+        with pytest.raises(BookieError):  # told, at each look
+            await found.sweep()
+        bookie.damaged.clear()
+        assert await found.sweep() == [0, 1]
 
     asyncio.run(scenario())

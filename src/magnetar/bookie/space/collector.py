@@ -17,7 +17,8 @@ Rules (which ledgers: ``missing_ledgers.py``):
   holds is kept.
 * A look comes every ``interval_s``. Who knows of a deletion in this process says so (``hurry``):
   then one comes soon, and the next as soon as the time of grace is over.
-* Deletions are a journal record each, ``DELETE_BATCH`` of them a commit. A pause lies between.
+* Deletions are a journal record each, ``DELETE_BATCH`` of them a commit. A pause lies between. One
+  that fails (what the index has of the ledger is damaged) keeps no other from being deleted.
 
 Why: docs/adr/0075-deleted-ledgers.md.
 """
@@ -156,13 +157,38 @@ class Collector:
             raise
         gone = self._missing.look(missed, (), self._clock())
         self._held_missing = self._missing.waiting
+        deleted: list[int] = []
         for start in range(0, len(gone), DELETE_BATCH):
             if start:
                 await asyncio.sleep(PAUSE_S)
-            some = gone[start : start + DELETE_BATCH]
-            await self._bookie.delete_ledgers(some)
+            some = await self._delete(gone[start : start + DELETE_BATCH])
             self._held_missing -= len(some)
-        return gone
+            deleted += some
+        return deleted
+
+    async def _delete(self, ledger_ids: Sequence[int]) -> Sequence[int]:
+        """Returns those that were. Raises ``BookieError`` if none can be."""
+        try:
+            await self._bookie.delete_ledgers(ledger_ids)
+        except BookieError as error:
+            deleted = await self._delete_singly(ledger_ids)
+            if not deleted:
+                raise
+            log.warning("some deleted ledgers cannot be forgotten", error=str(error))
+            return deleted
+        return ledger_ids
+
+    async def _delete_singly(self, ledger_ids: Sequence[int]) -> list[int]:
+        deleted = []
+        for ledger_id in ledger_ids:
+            await asyncio.sleep(PAUSE_S)
+            try:
+                await self._bookie.delete_ledgers([ledger_id])
+            except BookieError as error:
+                log.debug("ledger not forgotten", ledger=ledger_id, error=str(error))
+            else:
+                deleted.append(ledger_id)
+        return deleted
 
     async def _look_at_ranges(self) -> list[int]:
         """The ledgers that are held and that the store has not, ascending."""
