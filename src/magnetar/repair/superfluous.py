@@ -112,7 +112,7 @@ class Superfluous:
             metadata = await self._read(ledger_id)
             if metadata is None or not is_superfluous(metadata[0], self._beside.bookie_id):
                 continue
-            if await self._give_up(ledger_id):
+            if await self._gives_up(ledger_id):
                 found.append(ledger_id)
                 self._given_up(ledger_id)
                 log.info("superfluous copies of a ledger are deleted", ledger=ledger_id)
@@ -124,6 +124,14 @@ class Superfluous:
             return await self._catalog.read(ledger_id)
         except (NoSuchLedgerError, MetadataFormatError):
             return None
+
+    async def _gives_up(self, ledger_id: int) -> bool:
+        """As ``_give_up``; what the bookie refuses of one ledger keeps no other."""
+        try:
+            return await self._give_up(ledger_id)
+        except BookieError as error:
+            log.warning("superfluous copies stay here", ledger=ledger_id, error=str(error))
+            return False
 
     async def _give_up(self, ledger_id: int) -> bool:
         with self._beside.bookie.giving_up(ledger_id) as delete:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.model.errors import BadVersionError
+from magnetar.model.errors import BadVersionError, BookieIOError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
 from magnetar.repair.marks import ShortageMarks
@@ -21,11 +21,12 @@ from tests.unit.repair.doubles import RepairCluster
 
 class Giving:
     """A bookie with some ledgers. ``watched`` is called when it begins to watch one; ``needed``:
-    somebody comes for it meanwhile."""
+    somebody comes for it meanwhile; ``damaged``: one that cannot be deleted."""
 
     def __init__(self, *ledger_ids: int) -> None:
         self.held = list(ledger_ids)
         self.needed = False
+        self.damaged = -1
         self.watched: Callable[[], None] = lambda: None
 
     async def ledgers(self) -> list[int]:
@@ -36,6 +37,8 @@ class Giving:
         self.watched()
 
         async def delete() -> bool:
+            if ledger_id == self.damaged:
+                raise BookieIOError("what the index has of a ledger is damaged")
             if not self.needed:
                 self.held.remove(ledger_id)
             return not self.needed
@@ -104,6 +107,22 @@ def test_copies_that_are_nobodys_are_given_up(tmp_path: Path) -> None:
             with pytest.raises(BadVersionError):
                 await found.cluster.manager.write(found.named_here(), before[1])
             assert found.cluster.metadata(found.ledger_id) == before[0]
+
+    asyncio.run(run())
+
+
+def test_a_ledger_that_cannot_be_deleted_keeps_no_other(tmp_path: Path) -> None:
+    """What the index has of the first is damaged: no other was looked at any more."""
+
+    async def run() -> None:
+        async with world(tmp_path) as found:
+            second = (await found.cluster.written()).ledger_id
+            while found.me in found.cluster.metadata(second).fragments[0].bookies:
+                second = (await found.cluster.written()).ledger_id
+            found.bookie.held.append(second)
+            found.bookie.damaged = found.ledger_id
+            assert await found.superfluous.sweep() == [second]
+            assert found.bookie.held == [found.ledger_id]
 
     asyncio.run(run())
 
