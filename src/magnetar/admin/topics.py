@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import structlog
+
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.lent_stats import ServedThere, lent_stats
 from magnetar.admin.peers import Peers, about_topic, read_answer, subscription_path
@@ -35,6 +37,7 @@ from magnetar.cluster.policies.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
     BrokerError,
+    BrokerMetadataError,
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -51,6 +54,8 @@ from magnetar.topics.seek import seek
 from magnetar.topics.skipping import skip_messages
 from magnetar.topics.topic import Topic
 from magnetar.topics.upkeep import expire_messages
+
+log = structlog.get_logger(__name__)
 
 OPENED_AT_A_TIME: Final = 32
 """Partitions that one request may be opening; others open topics, too."""
@@ -191,10 +196,7 @@ class TopicService:
         """Delete a partitioned topic with its partitions. With ``force`` connected clients are
         sent away; without, they are an error. Raises ``TopicNotFoundError``."""
         name = parse_topic(topic)
-        count = await self._control.partitioned.partitions(name)
-        if not count:
-            raise TopicNotFoundError(f"{name} is not a partitioned topic")
-        parts = [name.of_partition(index) for index in range(count)]
+        parts = await self._partitions_to_delete(name)
         if not force:
             await self._check_unused(parts)
         for part in parts:
@@ -204,6 +206,18 @@ class TopicService:
         await self._control.policies.forget_topic(name)
         # Last: until then a deletion that fails half way can be asked for again.
         await self._control.partitioned.delete(name)
+
+    async def _partitions_to_delete(self, name: TopicName) -> list[TopicName]:
+        """If it cannot be read how many there are, those that were ever used."""
+        try:
+            count = await self._control.partitioned.partitions(name)
+        except BrokerMetadataError as error:
+            log.warning("a topic is deleted whose node cannot be read", error=str(error))
+            used = await self._topics.names(name.namespace)
+            return [each for each in used if each.partition >= 0 and each.partitioned == name]
+        if not count:
+            raise TopicNotFoundError(f"{name} is not a partitioned topic")
+        return [name.of_partition(index) for index in range(count)]
 
     async def _check_unused(self, parts: list[TopicName]) -> None:
         for part in parts:

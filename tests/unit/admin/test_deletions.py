@@ -58,6 +58,21 @@ def test_an_empty_namespace_goes_with_all_that_is_said_of_it() -> None:
     serve(scenario)
 
 
+def test_a_topic_goes_though_nobody_can_read_how_many_partitions_it_has() -> None:
+    """Neither it nor its namespace could be deleted, ever."""
+
+    async def scenario(p: Platform) -> None:
+        await made(p)
+        assert await p.status("PUT", f"{T}/p/partitions", json=3) == 204
+        assert await p.status("PUT", f"{T}/p-partition-1/subscription/s") == 204
+        await p.world.metadata.put(f"{PARTITIONED}/acme/prod/persistent/p", b"of no release", -1)
+        assert (await p.client.get(N + "/topics")).json() == [f"{NAME}/p-partition-1"]
+        assert await p.status("DELETE", f"{N}?force=true") == 204
+        assert below(p) == []
+
+    serve(scenario)
+
+
 def test_a_namespace_with_topics_stays_as_it_is() -> None:
     async def scenario(p: Platform) -> None:
         await made(p)
