@@ -196,6 +196,14 @@ class ShortageMarks:
             except (NoNodeError, SessionExpiredError):
                 return  # gone, or gone with its session
 
+    async def let_go(self, ledger_id: int, holder: str) -> None:
+        """Of a lock that may be ours still: the store did not answer when it was taken, or given
+        up. Another's is left alone."""
+        if await self.holder(ledger_id) == holder:
+            lock = await self.lock(ledger_id, holder)
+            if lock is not None:
+                await self.unlock(lock)
+
     async def holder(self, ledger_id: int) -> str | None:
         """Who repairs the ledger; None: nobody; ``UNREADABLE``: somebody else."""
         path = self._lock(ledger_id)

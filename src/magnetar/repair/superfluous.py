@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -41,6 +41,9 @@ from magnetar.repair.copies import Standing, is_superfluous
 from magnetar.repair.marks import ShortageMarks
 
 log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 1.0
+"""Between attempts to let a lock go that may be held still."""
 
 
 class GivingBookie(Protocol):
@@ -92,6 +95,9 @@ class Superfluous:
         self._holder = holder
         self._ledgers_per_s = ledgers_per_s
         self._given_up = given_up
+        self._perhaps_held: dict[int, None] = {}
+        """Ledgers whose lock may be ours: the store did not answer when it was taken, or given
+        up. Nobody would repair them until our session is over."""
 
     async def run(self, interval_s: float, enabled: Callable[[], bool]) -> None:
         """Look for ever, every ``interval_s``."""
@@ -102,6 +108,17 @@ class Superfluous:
                     await self.sweep()
             except (MetadataError, BookieError) as error:
                 log.warning("superfluous copies not looked for", error=str(error))
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        while self._perhaps_held:
+            try:
+                for ledger_id in list(self._perhaps_held):
+                    await self._marks.let_go(ledger_id, self._holder)
+                    del self._perhaps_held[ledger_id]
+            except MetadataError as error:
+                log.debug("a lock may be held still", error=str(error))
+                await asyncio.sleep(RETRY_S)
 
     async def sweep(self) -> list[int]:
         """Look at every ledger that is here; returns those that were given up. Raises
@@ -135,13 +152,16 @@ class Superfluous:
 
     async def _give_up(self, ledger_id: int) -> bool:
         with self._beside.bookie.giving_up(ledger_id) as delete:
+            self._perhaps_held[ledger_id] = None
             lock = await self._marks.lock(ledger_id, self._holder)
             if lock is None:
+                del self._perhaps_held[ledger_id]
                 return False
             try:
                 return await self._is_nobodys(ledger_id) and await delete()
             finally:
                 await self._marks.unlock(lock)
+                del self._perhaps_held[ledger_id]
 
     async def _is_nobodys(self, ledger_id: int) -> bool:
         """Whether nobody needs what is here, and whoever was about to name it cannot."""

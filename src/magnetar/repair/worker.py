@@ -102,9 +102,13 @@ class Worker:
         """Every marked ledger whose turn it is, once; returns how many were made whole. Raises
         ``MetadataError``."""
         locked = await self._marks.locked()
+        marked = {ledger_id: None async for ledger_id in self._marks.ledgers()}
+        for ledger_id in [each for each in self._perhaps_held if each not in marked]:
+            await self._marks.let_go(ledger_id, self._wanted.holder)
+            del self._perhaps_held[ledger_id]
         ready = [
             ledger_id
-            async for ledger_id in self._marks.ledgers()
+            for ledger_id in marked
             if (ledger_id not in locked or ledger_id in self._perhaps_held)
             and self._turns.ready(ledger_id, _now_s())
         ][:LISTED_MAX]

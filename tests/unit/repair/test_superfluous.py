@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.model.errors import BadVersionError, BookieIOError
+from magnetar.model.errors import BadVersionError, BookieIOError, MetadataUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.repair import superfluous
 from magnetar.repair.marks import ShortageMarks
 from magnetar.repair.superfluous import Beside, Superfluous
 from tests.unit.repair.doubles import RepairCluster
@@ -49,7 +50,14 @@ class Giving:
 class World:
     """A closed ledger on three of four bookies; the fourth has copies, too."""
 
-    def __init__(self, cluster: RepairCluster, metadata: LedgerMetadata, marks: ShortageMarks):
+    def __init__(
+        self,
+        cluster: RepairCluster,
+        metadata: LedgerMetadata,
+        marks: ShortageMarks,
+        store_at: SqliteMetadataStore,
+    ) -> None:
+        self.store_at = store_at
         self.cluster = cluster
         self.ledger_id = metadata.ledger_id
         self.marks = marks
@@ -87,7 +95,7 @@ async def world(path: Path) -> AsyncIterator[World]:
         marks = ShortageMarks(store)
         await marks.initialize()
         cluster = RepairCluster(4)
-        yield World(cluster, await cluster.written(), marks)
+        yield World(cluster, await cluster.written(), marks, store)
     finally:
         await store.close()
 
@@ -123,6 +131,40 @@ def test_a_ledger_that_cannot_be_deleted_keeps_no_other(tmp_path: Path) -> None:
             found.bookie.damaged = found.ledger_id
             assert await found.superfluous.sweep() == [second]
             assert found.bookie.held == [found.ledger_id]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", ["create", "delete_within"], ids=["taken", "given up"])
+def test_a_lock_that_the_store_did_not_answer_for_is_let_go_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Nobody would repair the ledger until the session is over, which may be never."""
+    monkeypatch.setattr(superfluous, "RETRY_S", 0.01)
+
+    async def run() -> None:
+        async with world(tmp_path) as found:
+            real, failures = getattr(found.store_at, lost), 2
+
+            async def lossy(*arguments: object) -> object:
+                """The first is done and not answered; another one is neither."""
+                nonlocal failures
+                failures -= 1
+                if failures == 1 and lost == "create":
+                    await real(*arguments)
+                if failures >= 0:
+                    raise MetadataUnavailableError("no answer")
+                return await real(*arguments)
+
+            monkeypatch.setattr(found.store_at, lost, lossy)
+            looking = asyncio.create_task(found.superfluous.run(0.01, lambda: True))
+            for _ in range(3000):
+                if not found.bookie.held and await found.marks.holder(found.ledger_id) is None:
+                    break
+                await asyncio.sleep(0.01)
+            looking.cancel()
+            await asyncio.wait([looking])
+            assert await found.marks.lock(found.ledger_id, "who repairs it")
 
     asyncio.run(run())
 
