@@ -34,7 +34,7 @@ from magnetar_sim.world.scheduler import SimulationError
 
 T = TypeVar("T")
 
-STEPS_MAX = 1_000_000
+STEPS_MAX = 2_000_000
 """Handles of one run: more means that something goes round in circles."""
 
 TASKS_KEPT_MIN = 1000
