@@ -652,9 +652,10 @@ def test_what_is_not_served_is_refused_clearly(url: str) -> None:
         watch.watchTopicList.request_id = 1
         watch.watchTopicList.watcher_id = 1
         watch.watchTopicList.namespace = "public/default"
-        watch.watchTopicList.topics_pattern = ".*"
+        watch.watchTopicList.topics_pattern = "(?!a).*"
         answer = wire.ask(watch)
         assert answer.error.error == ServerError.NOT_ALLOWED
+        assert "RE2" in answer.error.message
         subscribe = BaseCommand(type=BaseCommand.SUBSCRIBE)
         subscribe.subscribe.topic = TOPIC
         subscribe.subscribe.subscription = "s"
