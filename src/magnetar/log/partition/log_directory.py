@@ -354,12 +354,16 @@ class LogDirectory:
         replace_file(self._disk, self.path / name, encode_offsets(offsets))
         self._written[name] = frozenset(offsets)
 
+    def _any_unrecovered(self) -> bool:
+        """The process before ended by a crash, and nobody has opened some of its logs since."""
+        return not self.clean and any(each not in self.recovered for each in self.partitions())
+
     def close(self) -> None:
         """In order. Raises ``OSError``: then the next start recovers."""
         for source in self.logs.values():
             source.close()
         self.checkpoint()
-        if self._broken:
+        if self._broken or self._any_unrecovered():
             return  # the next start has to look at them: it recovers all
         # Last: it says that all of the above is true.
         replace_file(self._disk, self.path / CLEAN_END, b'{"version":0,"brokerEpoch":-1}')

@@ -258,3 +258,25 @@ def test_each_batch_after_a_loss_of_power_does_not_bring_back_what_it_took(tmp_p
     assert opened(tmp_path, lineages).lineage == after.lineage, "it has waited for syncs since"
     in_order = opened(tmp_path, lineages, SyncPolicy.OPERATING_SYSTEM)
     assert in_order.lineage != opened(tmp_path, lineages, SyncPolicy.OPERATING_SYSTEM).lineage
+
+
+def test_logs_that_nobody_has_opened_since_a_crash_are_not_closed_in_order(tmp_path: Path) -> None:
+    """A broker that cannot reach the metadata store ends in order, and has opened none."""
+    lineages = numbers()
+    directory = opened(tmp_path, lineages)
+    log = directory.open_log(ONE, NOW_MS)
+    first = filled(log, 5)
+    filled(directory.open_log(TWO, NOW_MS), 5)
+    for each in directory.logs.values():
+        each.abandon()
+    path = log.segments[-1].path(".log")
+    path.write_bytes(path.read_bytes()[:-5])
+    between = opened(tmp_path, lineages)
+    between.open_log(TWO, NOW_MS)
+    between.close()
+    again = opened(tmp_path, lineages)
+    assert not again.clean
+    assert again.open_log(ONE, NOW_MS).log_end == first[-1], "what was cut off is found"
+    again.open_log(TWO, NOW_MS)
+    again.close()
+    assert opened(tmp_path, lineages).clean
