@@ -22,7 +22,8 @@ do with them the same:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Container
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import structlog
@@ -196,14 +197,6 @@ class ShortageMarks:
             except (NoNodeError, SessionExpiredError):
                 return  # gone, or gone with its session
 
-    async def let_go(self, ledger_id: int, holder: str) -> None:
-        """Of a lock that may be ours still: the store did not answer when it was taken, or given
-        up. Another's is left alone."""
-        if await self.holder(ledger_id) == holder:
-            lock = await self.lock(ledger_id, holder)
-            if lock is not None:
-                await self.unlock(lock)
-
     async def holder(self, ledger_id: int) -> str | None:
         """Who repairs the ledger; None: nobody; ``UNREADABLE``: somebody else."""
         path = self._lock(ledger_id)
@@ -225,3 +218,37 @@ class ShortageMarks:
 
     def _lock(self, ledger_id: int) -> str:
         return f"{self._locks}/{node_name(ledger_id)}"
+
+
+class HeldLocks:
+    """The locks of one holder. ``perhaps``: of ledgers whose lock may be ours: the store did not
+    answer when it was taken, or given up. Nobody else repairs those until our session is over."""
+
+    def __init__(self, marks: ShortageMarks, holder: str) -> None:
+        self.perhaps: dict[int, None] = {}
+        self._marks = marks
+        self._holder = holder
+
+    @asynccontextmanager
+    async def held(self, ledger_id: int) -> AsyncIterator[Lock | None]:
+        """None: somebody else has it. Raises ``MetadataError``: then it may be held still."""
+        self.perhaps[ledger_id] = None
+        lock = await self._marks.lock(ledger_id, self._holder)
+        if lock is None:
+            del self.perhaps[ledger_id]
+            yield None
+            return
+        try:
+            yield lock
+        finally:
+            await self._marks.unlock(lock)
+            del self.perhaps[ledger_id]
+
+    async def let_go(self, but: Container[int] = ()) -> None:
+        """Of what may be held still, ``but`` those. Raises ``MetadataError``."""
+        for ledger_id in [each for each in self.perhaps if each not in but]:
+            if await self._marks.holder(ledger_id) == self._holder:
+                lock = await self._marks.lock(ledger_id, self._holder)
+                if lock is not None:
+                    await self._marks.unlock(lock)
+            del self.perhaps[ledger_id]

@@ -38,7 +38,7 @@ from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.repair.checking import Checker
 from magnetar.repair.copies import Standing, is_superfluous
-from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.marks import HeldLocks, ShortageMarks
 
 log = structlog.get_logger(__name__)
 
@@ -92,12 +92,9 @@ class Superfluous:
         self._marks = marks
         self._standings = standings
         self._checker = checker
-        self._holder = holder
+        self._locks = HeldLocks(marks, holder)
         self._ledgers_per_s = ledgers_per_s
         self._given_up = given_up
-        self._perhaps_held: dict[int, None] = {}
-        """Ledgers whose lock may be ours: the store did not answer when it was taken, or given
-        up. Nobody would repair them until our session is over."""
 
     async def run(self, interval_s: float, enabled: Callable[[], bool]) -> None:
         """Look for ever, every ``interval_s``."""
@@ -111,11 +108,9 @@ class Superfluous:
             await self._let_go()
 
     async def _let_go(self) -> None:
-        while self._perhaps_held:
+        while self._locks.perhaps:
             try:
-                for ledger_id in list(self._perhaps_held):
-                    await self._marks.let_go(ledger_id, self._holder)
-                    del self._perhaps_held[ledger_id]
+                await self._locks.let_go()
             except MetadataError as error:
                 log.debug("a lock may be held still", error=str(error))
                 await asyncio.sleep(RETRY_S)
@@ -152,16 +147,10 @@ class Superfluous:
 
     async def _give_up(self, ledger_id: int) -> bool:
         with self._beside.bookie.giving_up(ledger_id) as delete:
-            self._perhaps_held[ledger_id] = None
-            lock = await self._marks.lock(ledger_id, self._holder)
-            if lock is None:
-                del self._perhaps_held[ledger_id]
-                return False
-            try:
+            async with self._locks.held(ledger_id) as lock:
+                if lock is None:
+                    return False
                 return await self._is_nobodys(ledger_id) and await delete()
-            finally:
-                await self._marks.unlock(lock)
-                del self._perhaps_held[ledger_id]
 
     async def _is_nobodys(self, ledger_id: int) -> bool:
         """Whether nobody needs what is here, and whoever was about to name it cannot."""

@@ -19,7 +19,7 @@ import structlog
 
 from magnetar.model.errors import MagnetarError, MetadataError
 from magnetar.repair.ledger_repair import LedgerRepair, Outcome
-from magnetar.repair.marks import Lock, ShortageMarks
+from magnetar.repair.marks import HeldLocks, Lock, ShortageMarks
 from magnetar.repair.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -68,9 +68,7 @@ class Worker:
         self._random = random
         self._progress = progress
         self._woken = asyncio.Event()
-        self._perhaps_held: dict[int, None] = {}
-        """Ledgers whose lock may be ours: the store did not answer when it was taken, or given
-        up."""
+        self._locks = HeldLocks(marks, wanted.holder)
 
     async def run(self) -> None:
         while True:
@@ -103,13 +101,11 @@ class Worker:
         ``MetadataError``."""
         locked = await self._marks.locked()
         marked = {ledger_id: None async for ledger_id in self._marks.ledgers()}
-        for ledger_id in [each for each in self._perhaps_held if each not in marked]:
-            await self._marks.let_go(ledger_id, self._wanted.holder)
-            del self._perhaps_held[ledger_id]
+        await self._locks.let_go(but=marked)
         ready = [
             ledger_id
             for ledger_id in marked
-            if (ledger_id not in locked or ledger_id in self._perhaps_held)
+            if (ledger_id not in locked or ledger_id in self._locks.perhaps)
             and self._turns.ready(ledger_id, _now_s())
         ][:LISTED_MAX]
         self._random.shuffle(ready)
@@ -122,17 +118,9 @@ class Worker:
 
     async def take(self, ledger_id: int) -> Outcome | None:
         """Repair one ledger; None: somebody else does, or it is not marked."""
-        self._perhaps_held[ledger_id] = None
         try:
-            lock = await self._marks.lock(ledger_id, self._wanted.holder)
-            if lock is None:
-                del self._perhaps_held[ledger_id]
-                return None
-            try:
-                return await self._take(lock)
-            finally:
-                await self._marks.unlock(lock)
-                del self._perhaps_held[ledger_id]
+            async with self._locks.held(ledger_id) as lock:
+                return None if lock is None else await self._take(lock)
         except MagnetarError as error:
             self._left(ledger_id, str(error))
             return Outcome.LEFT

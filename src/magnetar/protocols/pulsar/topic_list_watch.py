@@ -42,7 +42,6 @@ class TopicListWatch:
         self._listener = listener
         self._id = watcher_id
         self._choice = choice
-        self._behind = False
         self._end: Callable[[], None] = choice.listen(self._changed)
 
     def end(self) -> None:
@@ -51,18 +50,15 @@ class TopicListWatch:
 
     def catch_up(self) -> None:
         """The client reads again."""
-        if not self._behind:
+        now = self._choice.names
+        if self.told is now:
             return
-        self._behind = False
-        now, before, after = self._choice.names, set(self.told), set(self._choice.names)
+        before, after = set(self.told), set(now)
         self._tell([each for each in now if each not in before], sorted(before - after))
 
     def _changed(self, added: Sequence[str], removed: Sequence[str]) -> None:
-        if self._choice.names is self.told:
-            return  # it has caught up since
-        if self._behind or not self._listener.writable:
-            self._behind = True
-        else:
+        # It may have caught up since; and one that does not read is caught up when it does again.
+        if self.told is not self._choice.names and self._listener.writable:
             self._tell(added, removed)
 
     def _tell(self, added: Sequence[str], removed: Sequence[str]) -> None:
