@@ -140,10 +140,12 @@ class KeptFrames:
         _, count = self._used.pop(frames, (0.0, 0))
         self._count -= count
 
-    def _forget_first(self) -> None:
-        frames = next(iter(self._used))
+    def drop(self, frames: StoredFrames) -> None:
         self._take(frames)
         frames.forget()
+
+    def _forget_first(self) -> None:
+        self.drop(next(iter(self._used)))
 
     def _forget_old(self) -> None:
         self._sweep = None
@@ -171,6 +173,7 @@ class StoredFrames:
         self._kept = kept
         self._reading = asyncio.Lock()
         self._forget_soon = False
+        self._closed = False
         self.forget()
 
     def __len__(self) -> int:
@@ -192,6 +195,11 @@ class StoredFrames:
         self._entries = self._byte_count = 0
         """That were looked at."""
         self._step = FIRST_STEP_ENTRIES
+
+    def close(self) -> None:
+        """The topic ends: it is not to be held in memory for what nobody asks any more."""
+        self._closed = True
+        self._kept.drop(self)
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -230,7 +238,8 @@ class StoredFrames:
         try:
             async with self._reading:
                 yield
-                self._kept.use(self)
+                if not self._closed:
+                    self._kept.use(self)
         finally:
             if self._forget_soon:
                 self.forget()

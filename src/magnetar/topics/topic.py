@@ -459,6 +459,7 @@ class Topic(SubscribableTopic):
     async def close(self) -> None:
         """Send everybody away, close the log, end the topic's tasks."""
         self.disconnect()
+        self.frames.close()
         if self.deduplication.on:
             self._cover()
         try:

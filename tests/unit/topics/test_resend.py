@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -219,6 +221,34 @@ def test_frames_are_forgotten_after_a_while() -> None:
         assert await frames.search("p", FIRST), "and read again"
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("searching", [False, True])
+def test_a_topic_that_ended_is_not_held_for_its_frames(searching: bool) -> None:
+    """Else brokers that let go of many topics have them all in memory for a minute more."""
+
+    async def scenario() -> None:
+        kept = KeptFrames()
+        log = await log_of(frame("p", 0))
+        log.cached = False
+        frames = frames_of(log, kept)
+        if searching:
+            asked = asyncio.ensure_future(frames.search("p", FIRST))
+            await asyncio.sleep(0)
+            frames.close()
+            assert await asked, "who asked before has an answer"
+        else:
+            assert await frames.search("p", FIRST)
+            frames.close()
+        assert (kept.count, len(frames)) == (0, 0)
+        gone = weakref.ref(frames)
+        del frames
+        if searching:
+            del asked
+        gc.collect()
+        assert gone() is None
+
+    asyncio.run(scenario())
 
 
 def test_frames_of_all_topics_are_bounded() -> None:
