@@ -292,13 +292,13 @@ class LogDirectory:
             replace_file(self._disk, folder / REMOVING, b"0\n")
         # Before the folder goes: one that is known and not there has been lost.
         self._forget(partition)
-        if not there:
-            return
-        for name in self._disk.list(folder):
-            if name != REMOVING:
-                self._disk.remove(folder / name)
-        self._disk.remove(folder / REMOVING)
-        self._disk.remove(folder)
+        if there:
+            for name in self._disk.list(folder):
+                if name != REMOVING:
+                    self._disk.remove(folder / name)
+            self._disk.remove(folder / REMOVING)
+            self._disk.remove(folder)
+        self.recovered.pop(partition, None)  # last: what is there was opened, or is not clean
 
     def forget_lost(self, partition: Partition) -> None:
         """Its topic is deleted: if its folder is gone, nothing of it is known any more. Raises
@@ -307,6 +307,7 @@ class LogDirectory:
             self._disk, self.path / folder_name(partition)
         ):
             self._forget(partition)
+            self.recovered.pop(partition, None)
 
     def _forget(self, partition: Partition) -> None:
         """What is known of a log that was there before; it has gone. Raises ``OSError``."""

@@ -80,6 +80,7 @@ def test_checkpoints_say_nothing_of_the_next_log_of_a_name(
     directory.checkpoint()
     directory.logs[ONE].abandon()
     directory.delete_log(ONE)
+    assert ONE not in directory.recovered, "what is gone is not held in memory"
     if started_anew:
         directory.logs[TWO].abandon()
         directory = opened(tmp_path, lineages)
