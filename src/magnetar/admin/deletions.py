@@ -129,3 +129,5 @@ class DeletionService:
         await self._control.policies.forget_namespace(namespace)
         await self._control.schemas.forget_namespace(namespace)
         await self._control.counters.forget_namespace(namespace)
+        await self._control.partitioned.forget_namespace(namespace)
+        await self._topics.forget_namespace(namespace)

@@ -109,6 +109,10 @@ class TopicService:
         partitioned = await self._control.partitioned.names(namespace)
         return partitioned, await self._topics.names(namespace)
 
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics."""
+        await self._topics.forget_namespace(namespace)
+
     async def lookup(self, topic: str) -> LookupView:
         """Where the topic is served, or is to be: that broker takes it when a client opens it
         there. It need not exist. Never sent on: libcurl shows nothing to another port (ADR 0091).

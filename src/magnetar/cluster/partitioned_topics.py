@@ -24,6 +24,7 @@ import structlog
 from magnetar.cluster.stored.counters import RACES_MAX
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import PARTITIONS_MAX, TopicName
+from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
@@ -144,6 +145,7 @@ class PartitionedTopics:
                 await self._confirm(name.namespace)
             except TopicNotFoundError:
                 await self.delete(name)
+                await self.forget_namespace(name.namespace)
                 raise
         return True
 
@@ -181,6 +183,10 @@ class PartitionedTopics:
             return
         finally:
             self._counts.forget(_path(name))
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics."""
+        await delete_emptied(self._metadata, f"{PARTITIONED}/{namespace}/persistent", PARTITIONED)
 
     def close(self) -> None:
         self._counts.close()

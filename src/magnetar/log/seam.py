@@ -822,6 +822,16 @@ class LogStore(Protocol):
 
 
 @runtime_checkable
+class ForgottenPrefixes(Protocol):
+    """What a ``LogStore`` can do beside: keep nothing for names that there will be no logs of."""
+
+    async def forget_prefix(self, prefix: str) -> None:
+        """There is no log below ``prefix`` (``tenant/namespace/domain``): what was kept to find
+        them goes. Fine if there are some again. Raises ``MetadataError``."""
+        ...
+
+
+@runtime_checkable
 class WatchedNames(Protocol):
     """What a ``LogStore`` can do beside: tell when there are other logs. Those of this package
     can."""

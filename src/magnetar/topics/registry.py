@@ -26,7 +26,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.topic_name import TopicName, topic_of_log
 from magnetar.config import BrokerConfig
 from magnetar.env.tasks import TaskScope, awaited, shared_result
-from magnetar.log.seam import LogStore, WritableLog
+from magnetar.log.seam import ForgottenPrefixes, LogStore, WritableLog
 from magnetar.model.errors import (
     InvalidTopicNameError,
     MagnetarError,
@@ -301,6 +301,7 @@ class Topics:
             await _close_log(name, source)  # one that stays open cannot be opened again
             if make and isinstance(error, TopicNotFoundError):
                 await self._store.delete(name.log_name)
+                await self.forget_namespace(name.namespace)
             raise
         config = self._config
         topic = Topic(
@@ -435,6 +436,11 @@ class Topics:
         found = dict.fromkeys(topic_of_log(log_name) for log_name in logs)
         found.update(dict.fromkeys(await self._control.partitioned.partition_names(namespace)))
         return sorted(found, key=str)
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """It was deleted, with all its topics. Raises ``MetadataError``."""
+        if isinstance(self._store, ForgottenPrefixes):
+            await self._store.forget_prefix(f"{namespace}/persistent")
 
     async def make_subscription(self, name: TopicName, subscription: str, start: Position) -> None:
         """A durable subscription that reads ``start`` first, unless there is one of that name."""

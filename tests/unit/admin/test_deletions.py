@@ -28,9 +28,8 @@ async def made(p: Platform) -> None:
 
 
 def below(p: Platform, namespace: str = "acme/prod") -> list[str]:
-    """Nodes with a value that are about the namespace."""
-    nodes = p.world.metadata.nodes
-    return [path for path in nodes if namespace in path and nodes[path].value]
+    """Nodes that are about the namespace."""
+    return [path for path in p.world.metadata.nodes if namespace in path]
 
 
 def test_an_empty_namespace_goes_with_all_that_is_said_of_it() -> None:

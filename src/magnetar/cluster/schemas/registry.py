@@ -46,6 +46,7 @@ from magnetar.cluster.schemas.record import (
 from magnetar.cluster.stored.counters import RACES_MAX
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
@@ -293,6 +294,7 @@ class Schemas:
             return
         for name in names:
             await self.forget_topic(parse_topic(f"{namespace}/{unquote(name)}"))
+        await delete_emptied(self._metadata, f"{SCHEMAS}/{namespace}", SCHEMAS)
 
     async def _delete_values(self, ledger_ids: Sequence[int]) -> None:
         """What fails stays named in the record, and goes with the topic."""

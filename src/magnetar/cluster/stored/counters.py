@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.cluster.topic_name import TopicName
+from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
@@ -80,6 +81,7 @@ class Counters:
             except NoNodeError:
                 continue
             await self._delete(path)
+        await delete_emptied(self._metadata, f"{EPOCHS}/{namespace}", EPOCHS)
 
     async def _delete(self, path: str) -> None:
         try:

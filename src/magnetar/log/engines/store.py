@@ -95,6 +95,10 @@ class LogStores:
         """See ``WatchedNames``: logs on partitions have their nodes among the others."""
         return self._ledgers.watch_names(prefix, changed)
 
+    async def forget_prefix(self, prefix: str) -> None:
+        """See ``ForgottenPrefixes``."""
+        await self._ledgers.forget_prefix(prefix)
+
     async def close(self) -> None:
         """Raises the first that could not be closed cleanly, after all."""
         errors: list[MagnetarError] = []

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import structlog
 
 from magnetar.config import LedgerConfig
+from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.housekeeping import Housekeeping
@@ -335,6 +336,10 @@ class ManagedLogStore:
         segments = _segments(prefix)
         assert len(segments) == NAME_PARTS - 1, f"{prefix} is not tenant/namespace/domain"
         return self._metadata.watch("/".join((ROOT, *segments)), lambda _path: changed())
+
+    async def forget_prefix(self, prefix: str) -> None:
+        """See the seam."""
+        await delete_emptied(self._metadata, "/".join((ROOT, *_segments(prefix))), ROOT)
 
     async def _names_below(self, parts: list[str], known: Container[str]) -> list[str]:
         if len(parts) == NAME_PARTS:

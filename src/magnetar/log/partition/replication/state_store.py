@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.metadata import GuardedWrites, MetadataStore
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.election import Live
@@ -120,6 +121,8 @@ class StateStore:
             if found.state.guarded:
                 with suppress(MetadataError):  # the topic is deleted, whatever becomes of this
                     await self._metadata.delete(id_path(deleted))
+            with suppress(MetadataError):
+                await delete_emptied(self._metadata, path.rpartition("/")[0], ROOT)
             return
 
     async def deletion_noted(self, topic_id: str) -> bool:

@@ -15,6 +15,7 @@ from magnetar.log.partition.replication.partition_state import (
 )
 from magnetar.log.partition.replication.state_store import (
     IDS,
+    ROOT,
     StateStore,
     VersionedState,
     state_path,
@@ -119,6 +120,10 @@ def test_a_deletion_that_ended_half_way_leaves_an_empty_node() -> None:
         assert await metadata.children(IDS) == ["first", "second"]
         await states.delete(TOPIC, 0)
         assert await metadata.children(IDS) == ["first"]
+        assert await metadata.children(ROOT) == [], "no node for each name that there ever was"
+        await asyncio.gather(*(states.create(TOPIC, each, NEW) for each in range(2)))
+        await states.delete(TOPIC, 0)
+        assert await states.partitions() == [(TOPIC, 1)]
 
     asyncio.run(scenario())
 
