@@ -33,6 +33,7 @@
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
 #                           subscription; then count what came, came again, and was trimmed
+#   make churn [CYCLES=n]   clients make, use and delete all there is, in cycles; nothing may stay of it
 #   make crashes            kill -9 at random while clients and Spark use one server, then count
 #   make power-cuts [CUTS=n] [SEED=n]   the power goes under a real bookie, 100 times, at any moment;
 #                           what it acknowledged must be there (docs/adr/0103-power-cuts-under-a-shim.md);
@@ -76,7 +77,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos upgrade jobs tables failovers \
 	replacements \
-	crashes power-cuts fire \
+	churn crashes power-cuts fire \
 	bench bench-peers pages proto clean java
 
 help:
@@ -188,6 +189,9 @@ replacements: $(VENV)/.dev java
 
 power-cuts: $(VENV)/.dev
 	$(BIN)/python -m tests.power_cuts --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
+
+churn: $(VENV)/.dev
+	$(BIN)/python -m tests.chaos.churn $(if $(CYCLES),--cycles $(CYCLES))
 
 crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish

@@ -19,13 +19,15 @@ END_S = 60.0
 
 
 class Standalone:
-    """One platform process on ``data_dir``; its ports stay the same over restarts."""
+    """One platform process on ``data_dir``; its ports stay the same over restarts. ``module``: what
+    is run, which takes magnetar's arguments."""
 
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
+    def __init__(self, data_dir: Path, *arguments: str, module: str = "magnetar") -> None:
         self.data_dir = data_dir
         self.broker_port = free_port()
         self.http_port = free_port()
         self.arguments = arguments
+        self._module = module
         self.ready_line = ""
         self._rest = ""
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
@@ -49,7 +51,7 @@ class Standalone:
         assert self._process is None, "already running"
         begun = time.monotonic()
         command = [
-            sys.executable, "-m", "magnetar", "standalone",
+            sys.executable, "-m", self._module, "standalone",
             "--data-dir", str(self.data_dir),
             "--broker-port", str(self.broker_port),
             "--http-port", str(self.http_port),

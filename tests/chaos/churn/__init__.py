@@ -1,0 +1,1 @@
+"""Whether anything stays of what clients have made, used and deleted."""
