@@ -17,7 +17,7 @@ RECORDS: Final = 300
 
 def kafka(server: Server, name: str, engine: str) -> None:
     topic = f"{name}-{engine}"
-    given = {"bootstrap.servers": server.bootstrap}
+    given: dict[str, object] = {"bootstrap.servers": server.bootstrap, "log_level": 2}
     admin = AdminClient(given)
     wanted = NewTopic(topic, 2, 1, config={"magnetar.engine": engine})
     admin.create_topics([wanted])[topic].result(WAIT_S)

@@ -48,7 +48,7 @@ def client_of(server: Server) -> Iterator[pulsar.Client]:
     client = pulsar.Client(
         server.pulsar_url,
         operation_timeout_seconds=30,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
     try:
         yield client
