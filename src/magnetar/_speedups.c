@@ -45,7 +45,7 @@ static int has_hardware_crc(void) {
 }
 #endif
 
-#define INTERFACE 5 /* magnetar/speedups/__init__.py has the same: what it asks for */
+#define INTERFACE 6 /* magnetar/speedups/__init__.py has the same: what it asks for */
 #define UNLOCKED_BYTES_MIN (64 << 10) /* shorter loops do not give the interpreter's lock away */
 #define GROUPS_SEARCHED 64 /* of a chunk, the latest groups that a frame may join */
 
@@ -1289,45 +1289,59 @@ static int open_stored(PyObject *entry, Stored *stored) {
     return 1;
 }
 
+/* For whom the entries of a run are. */
+typedef struct {
+    uint64_t consumer_id, partition;
+    long long epoch; /* below 0: none is said */
+} Addressee;
+
 static Py_ssize_t message_id_bytes(const Stored *stored, uint64_t partition) {
     return 3 + varint_bytes(stored->ledger_id) + varint_bytes(stored->entry_id) +
            varint_bytes(partition);
 }
 
-static Py_ssize_t message_body_bytes(const Stored *stored, uint64_t consumer_id, uint64_t partition) {
-    Py_ssize_t id_bytes = message_id_bytes(stored, partition);
-    return 2 + varint_bytes(consumer_id) + varint_bytes((uint64_t)id_bytes) + id_bytes;
+static Py_ssize_t message_body_bytes(const Stored *stored, const Addressee *to) {
+    Py_ssize_t id_bytes = message_id_bytes(stored, to->partition);
+    Py_ssize_t epoch_bytes = to->epoch < 0 ? 0 : 1 + varint_bytes((uint64_t)to->epoch);
+    return 2 + varint_bytes(to->consumer_id) + varint_bytes((uint64_t)id_bytes) + id_bytes +
+           epoch_bytes;
 }
 
-static uint8_t *put_message(
-    uint8_t *at, const Stored *stored, uint64_t consumer_id, uint64_t partition) {
-    Py_ssize_t body = message_body_bytes(stored, consumer_id, partition);
+static uint8_t *put_message(uint8_t *at, const Stored *stored, const Addressee *to) {
+    Py_ssize_t body = message_body_bytes(stored, to);
     Py_ssize_t size = 3 + varint_bytes((uint64_t)body) + body;
     at = put32(put32(at, (uint32_t)(4 + size + stored->bytes)), (uint32_t)size);
     memcpy(at, "\x08\x09\x4a", 3); /* type, message */
     at = put_varint(at + 3, (uint64_t)body);
     *at++ = 0x08;
-    at = put_varint(at, consumer_id);
+    at = put_varint(at, to->consumer_id);
     *at++ = 0x12;
-    at = put_varint(at, (uint64_t)message_id_bytes(stored, partition));
+    at = put_varint(at, (uint64_t)message_id_bytes(stored, to->partition));
     *at++ = 0x08;
     at = put_varint(at, stored->ledger_id);
     *at++ = 0x10;
     at = put_varint(at, stored->entry_id);
     *at++ = 0x18;
-    at = put_varint(at, partition);
+    at = put_varint(at, to->partition);
+    if (to->epoch >= 0) {
+        *at++ = 0x28;
+        at = put_varint(at, (uint64_t)to->epoch);
+    }
     memcpy(at, stored->data, (size_t)stored->bytes);
     return at + stored->bytes;
 }
 
 static PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    if (check_count(count, 4) < 0)
+    if (check_count(count, 5) < 0)
         return NULL;
-    uint64_t consumer_id = PyLong_AsUnsignedLongLongMask(args[0]);
-    uint64_t partition = PyLong_AsUnsignedLongLongMask(args[1]);
-    long long bytes_max = PyLong_AsLongLong(args[3]);
-    Py_ssize_t entries = PySequence_Size(args[2]), taken = 0;
+    Addressee to = {
+        PyLong_AsUnsignedLongLongMask(args[0]),
+        PyLong_AsUnsignedLongLongMask(args[1]),
+        PyLong_AsLongLong(args[2]),
+    };
+    long long bytes_max = PyLong_AsLongLong(args[4]);
+    Py_ssize_t entries = PySequence_Size(args[3]), taken = 0;
     if (PyErr_Occurred())
         return NULL;
     Stored *stored = PyMem_Malloc((size_t)(entries + 1) * sizeof(Stored));
@@ -1337,11 +1351,11 @@ static PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize
     int usual = 1;
     while (usual == 1 && taken < entries) {
         Stored *own = &stored[taken];
-        usual = open_stored(PySequence_GetItem(args[2], taken), own);
+        usual = open_stored(PySequence_GetItem(args[3], taken), own);
         if (usual != 1)
             break;
         taken++; /* it is to be let go of */
-        Py_ssize_t body = message_body_bytes(own, consumer_id, partition);
+        Py_ssize_t body = message_body_bytes(own, &to);
         bytes += 8 + 3 + varint_bytes((uint64_t)body) + body + own->bytes;
         if (bytes > bytes_max)
             usual = 0;
@@ -1350,7 +1364,7 @@ static PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize
     if (joined != NULL) {
         uint8_t *at = (uint8_t *)PyBytes_AsString(joined);
         for (Py_ssize_t i = 0; i < taken; i++)
-            at = put_message(at, &stored[i], consumer_id, partition);
+            at = put_message(at, &stored[i], &to);
     }
     for (Py_ssize_t i = 0; i < taken; i++)
         Py_DECREF(stored[i].owner);

@@ -22,7 +22,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 """What is asked of the module in C; ``_speedups.c`` has the same. To be raised with every change
 of an argument or an answer: a module that was built before it is not used."""
 

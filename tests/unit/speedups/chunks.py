@@ -365,7 +365,8 @@ def _join_messages(rng: random.Random) -> Call:
         data = rng.randbytes(offset) + begin + rng.randbytes(rng.choice((0, 100)))
         entries.append(Entry(rng.choice((5, 5, 5, number(rng))), first + i, data, offset))
     most = rng.choice((1 << 20, 1 << 20, 500))
-    return "join_messages", (number(rng, 64), rng.choice((-1, 0, 3)), entries, most)
+    epoch = rng.choice((-1, 0, number(rng)))
+    return "join_messages", (number(rng, 64), rng.choice((-1, 0, 3)), epoch, entries, most)
 
 
 def _crc32c(rng: random.Random) -> Call:

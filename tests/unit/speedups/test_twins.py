@@ -372,7 +372,8 @@ def test_receipts_are_protobufs(twins: Any, highest: int, stored: tuple[int, int
     assert twins.encode_receipts(3, -1, sends, ledger_id, entry_id) == expected
 
 
-def test_messages_are_protobufs(twins: Any) -> None:
+@pytest.mark.parametrize("epoch", [-1, 0, 1, 127, 128, 2**63 - 1])
+def test_messages_are_protobufs(twins: Any, epoch: int) -> None:
     entries = [Entry(5, i, bytes(36) + b"\x0e\x01" + bytes(i), 36) for i in (126, 127, 128, 400)]
     expected = b""
     for entry in entries:
@@ -381,13 +382,15 @@ def test_messages_are_protobufs(twins: Any) -> None:
         command.message.message_id.ledgerId = 5
         command.message.message_id.entryId = entry.entry_id
         command.message.message_id.partition = 2
+        if epoch >= 0:
+            command.message.consumer_epoch = epoch
         expected += encode_payload_command(command, entry.data[36:])
-    assert twins.join_messages(300, 2, entries, len(expected)) == expected
-    assert twins.join_messages(300, 2, entries, len(expected) - 1) is None
+    assert twins.join_messages(300, 2, epoch, entries, len(expected)) == expected
+    assert twins.join_messages(300, 2, epoch, entries, len(expected) - 1) is None
     other = Entry(5, 0, bytes(40), 36)  # of a producer of another protocol
-    assert twins.join_messages(300, 2, [*entries, other], 1 << 20) is None
+    assert twins.join_messages(300, 2, epoch, [*entries, other], 1 << 20) is None
     view = Entry(5, 0, memoryview(entries[0].data), 36)  # of a partition
-    assert twins.join_messages(300, 2, [view], 1 << 20) is None
+    assert twins.join_messages(300, 2, epoch, [view], 1 << 20) is None
 
 
 # -- stored entries, as columns -------------------------------------------------------------------

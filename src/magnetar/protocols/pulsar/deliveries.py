@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 PULSAR_BEGIN: Final = b"\x0e"
 """Of entries that Pulsar's clients wrote, but for very old ones."""
 
+NO_EPOCH: Final = -1
+
 ACTIVE_CHANGE_VERSION: Final = 12
 """The protocol version from which on clients know ACTIVE_CONSUMER_CHANGE."""
 
@@ -37,12 +39,16 @@ ACTIVE_CHANGE_VERSION: Final = 12
 class SessionConsumer:
     """A session's client as one of its consumers knows it (``topics.consumer.ConsumerClient``).
 
-    ``partition``: of the consumer's topic, or -1."""
+    ``partition``: of the consumer's topic, or -1. ``epoch``: which its messages say, below 0: none
+    (``handlers.consumers``)."""
 
-    __slots__ = ("_encode", "_partition", "_session", "consumer_id")
+    __slots__ = ("_encode", "_partition", "_session", "consumer_id", "epoch")
 
-    def __init__(self, session: Session, consumer_id: int, partition: int) -> None:
+    def __init__(
+        self, session: Session, consumer_id: int, partition: int, epoch: int = NO_EPOCH
+    ) -> None:
         self.consumer_id = consumer_id
+        self.epoch = epoch
         self._session = session
         self._partition = partition
         self._encode = MessageHeaderEncoder(consumer_id, partition).encode
@@ -69,13 +75,15 @@ class SessionConsumer:
         special = bool(counts or ack_sets)
         if not special:
             bytes_max = 2 * JOIN_BYTES_MAX * len(entries)
-            frames = join_messages(self.consumer_id, self._partition, entries, bytes_max)
+            frames = join_messages(
+                self.consumer_id, self._partition, self.epoch, entries, bytes_max
+            )
             if frames is not None:
                 self._session.write(frames)
                 return len(frames)
         parts: list[bytes | memoryview] = []
         total = 0
-        encode = self._encode
+        encode, epoch = self._encode, self.epoch
         for entry in entries:
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
@@ -84,11 +92,10 @@ class SessionConsumer:
             payload_bytes = len(data) - offset
             if special:
                 key = (ledger_id, entry_id)
-                header = encode(
-                    ledger_id, entry_id, payload_bytes, counts.get(key, 0), ack_sets.get(key, ())
-                )
+                count, ack_set = counts.get(key, 0), ack_sets.get(key, ())
+                header = encode(ledger_id, entry_id, payload_bytes, count, ack_set, epoch)
             else:
-                header = encode(ledger_id, entry_id, payload_bytes)
+                header = encode(ledger_id, entry_id, payload_bytes, 0, None, epoch)
             parts.append(header)
             parts.append(memoryview(data)[offset:])
             total += len(header) + payload_bytes

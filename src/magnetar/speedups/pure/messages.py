@@ -120,7 +120,12 @@ def encode_receipts(
 
 @lru_cache(maxsize=1024)
 def around_message(
-    consumer_id: int, partition: int, ledger_id: int, entry_block: int, redelivery_count: int = 0
+    consumer_id: int,
+    partition: int,
+    ledger_id: int,
+    entry_block: int,
+    redelivery_count: int = 0,
+    epoch: int = -1,
 ) -> AroundMessage:
     flag, entry_high = _high_part(entry_block)
     id_head = b"\x08" + varint(ledger_id) + b"\x10"
@@ -128,6 +133,7 @@ def around_message(
     id_size = len(id_head) + 1 + len(id_tail)
     head = b"\x08" + varint(consumer_id) + b"\x12" + varint(id_size) + id_head
     after = id_tail + (b"\x18" + varint(redelivery_count) if redelivery_count else b"")
+    after += b"\x28" + varint(epoch) if epoch >= 0 else b""
     body_size = len(head) + 1 + len(after)
     command_head = b"\x08\x09\x4a" + varint(body_size)
     size = len(command_head) + body_size
@@ -135,10 +141,11 @@ def around_message(
 
 
 def join_messages(
-    consumer_id: int, partition: int, entries: Sequence[EntryParts], bytes_max: int
+    consumer_id: int, partition: int, epoch: int, entries: Sequence[EntryParts], bytes_max: int
 ) -> bytes | None:
-    """The MESSAGE frames of ``entries``; None if they are more than ``bytes_max`` together, or if
-    one is a view, or does not begin as Pulsar's clients begin what they send."""
+    """The MESSAGE frames of ``entries``, which say ``epoch`` if it is not below 0; None if they are
+    more than ``bytes_max`` together, or if one is a view, or does not begin as Pulsar's clients
+    begin what they send."""
     parts: list[bytes | memoryview] = []
     low = BYTES
     total = 0
@@ -154,7 +161,7 @@ def join_messages(
         if entry.ledger_id != ledger_id or entry_id >> 7 != block:
             ledger_id, block = entry.ledger_id, entry_id >> 7
             before, flag, after, command_bytes = around_message(
-                consumer_id, partition, ledger_id, block
+                consumer_id, partition, ledger_id, block, 0, epoch
             )
         size = command_bytes + len(data) - offset
         total += 4 + size

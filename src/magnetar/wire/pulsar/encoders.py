@@ -64,16 +64,20 @@ class MessageHeaderEncoder:
         payload_bytes: int,
         redelivery_count: int = 0,
         ack_set: Sequence[int] | None = None,
+        epoch: int = -1,
     ) -> bytes:
         """Total size, command size and command of a frame with ``payload_bytes`` of payload.
 
         ``entry_id`` is 0 or greater. ``ack_set``, for a batch of which the consumer is to see a
-        part: signed 64-bit words, the lowest indexes first, bit 1 = not acknowledged.
+        part: signed 64-bit words, the lowest indexes first, bit 1 = not acknowledged. ``epoch``: of
+        the consumer, below 0: none.
         """
         if ack_set:
-            return self._encode_any(ledger_id, entry_id, payload_bytes, redelivery_count, ack_set)
+            return self._encode_any(
+                ledger_id, entry_id, payload_bytes, redelivery_count, ack_set, epoch
+            )
         before, flag, after, command_bytes = around_message(
-            self.consumer_id, self.partition, ledger_id, entry_id >> 7, redelivery_count
+            self.consumer_id, self.partition, ledger_id, entry_id >> 7, redelivery_count, epoch
         )
         return b"".join((
             (command_bytes + payload_bytes).to_bytes(4, "big"),
@@ -89,6 +93,7 @@ class MessageHeaderEncoder:
         payload_bytes: int,
         redelivery_count: int,
         ack_set: Sequence[int],
+        epoch: int,
     ) -> bytes:
         command = BaseCommand(type=BaseCommand.MESSAGE)
         message = command.message
@@ -99,5 +104,7 @@ class MessageHeaderEncoder:
         if redelivery_count:
             message.redelivery_count = redelivery_count
         message.ack_set.extend(ack_set)
+        if epoch >= 0:
+            message.consumer_epoch = epoch
         frame = encode_command(command)
         return (len(frame) - 4 + payload_bytes).to_bytes(4, "big") + frame[4:]

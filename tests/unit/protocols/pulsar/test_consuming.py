@@ -458,6 +458,60 @@ def test_an_exclusive_consumer_starts_again_after_the_mark() -> None:
     run(scenario)
 
 
+def redeliver_all(peer: Peer, epoch: int) -> None:
+    command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.consumer_id = 1
+    command.redeliverUnacknowledgedMessages.consumer_epoch = epoch
+    peer.tell(command)
+
+
+async def epochs(peer: Peer) -> list[int]:
+    """What the messages that have come say; -1: they say none."""
+    found = [each.message for each in await peer.heard() if each.type == BaseCommand.MESSAGE]
+    return [each.consumer_epoch if each.HasField("consumer_epoch") else -1 for each in found]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+def test_messages_say_after_which_redelivery_they_were_sent(kind: int) -> None:
+    """Java's client tells by that which were on their way when it asked for all of them again."""
+
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1, kind, consumer_epoch=0)
+        await producer(world, 3)
+        peer.flow(100)
+        assert await epochs(peer) == [0, 0, 0]
+        redeliver_all(peer, 1)
+        assert await epochs(peer) == [1, 1, 1]
+        peer.acknowledge(1, cumulative=True)
+        redeliver_all(peer, 200)
+        redeliver_all(peer, 7)  # no client says that
+        assert await epochs(peer) == [200]
+        peer.tell(peer.subscribe_command(kind=kind, consumer_epoch=300))
+        await peer.heard()
+        await producer_again(world, 3, 1)
+        assert await epochs(peer) == [300]
+
+    run(scenario)
+
+
+def test_who_counts_no_redeliveries_is_told_of_none() -> None:
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1, EXCLUSIVE)
+        await producer(world, 2)
+        peer.flow(100)
+        assert await epochs(peer) == [-1, -1]
+        peer.redeliver()
+        assert await epochs(peer) == [-1, -1]
+        counts = 2**64 - 1  # -1: none
+        [shared] = await consumers(world, 1, SHARED, name="shared", consumer_epoch=0)
+        [none] = await consumers(world, 1, EXCLUSIVE, name="none", consumer_epoch=counts)
+        shared.flow(100)
+        none.flow(100)
+        assert await epochs(shared) == await epochs(none) == [-1, -1]
+
+    run(scenario)
+
+
 # -- failover ----------------------------------------------------------------------------
 
 

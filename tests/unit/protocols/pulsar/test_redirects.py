@@ -417,3 +417,24 @@ def test_a_read_only_broker_sends_back_whom_it_may_not_serve() -> None:
         assert not command.close_consumer.HasField("assignedBrokerServiceUrl")
 
     run(begin)
+
+
+def test_one_that_asks_again_on_its_way_and_stays_gets_messages_that_it_takes() -> None:
+    """Java's client passes messages of an earlier epoch than its own over, until it has none."""
+
+    async def scenario(world: World, double: Double) -> None:
+        peer = world.peer(version=CPP)
+        await peer.subscribe(kind=EXCLUSIVE, consumer_epoch=0)
+        again = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        again.redeliverUnacknowledgedMessages.consumer_id = 1
+        again.redeliverUnacknowledgedMessages.consumer_epoch = 1
+        peer.tell(again)
+        stats = BaseCommand(type=BaseCommand.CONSUMER_STATS)
+        stats.consumerStats.consumer_id, stats.consumerStats.request_id = 1, 1
+        answer = await peer.ask(stats)
+        assert answer.type == BaseCommand.CONSUMER_STATS_RESPONSE
+        peer.flow(100)
+        found = [each.message for each in await peer.heard() if each.type == BaseCommand.MESSAGE]
+        assert [each.consumer_epoch for each in found] == [1] * 10
+
+    steered(scenario)

@@ -81,6 +81,7 @@ def header(
     payload_bytes: int,
     redelivery_count: int,
     ack_set: list[int],
+    epoch: int = -1,
 ) -> bytes:
     command = BaseCommand(type=BaseCommand.MESSAGE)
     command.message.consumer_id = consumer_id
@@ -89,6 +90,8 @@ def header(
     if redelivery_count:
         command.message.redelivery_count = redelivery_count
     command.message.ack_set.extend(ack_set)
+    if epoch >= 0:
+        command.message.consumer_epoch = epoch
     frame = encode_command(command)
     return (len(frame) - 4 + payload_bytes).to_bytes(4, "big") + frame[4:]
 
@@ -99,6 +102,7 @@ CALLS = st.lists(
         st.integers(0, 5_000_000),
         st.integers(0, 300),
         st.just([]) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+        st.just(-1) | st.integers(0, 2**63 - 1),
     ),
     max_size=8,
 )
@@ -106,12 +110,12 @@ CALLS = st.lists(
 
 @given(IDS, PARTITIONS, CALLS)
 def test_message_headers(
-    consumer_id: int, partition: int, calls: list[tuple[tuple[int, int], int, int, list[int]]]
+    consumer_id: int, partition: int, calls: list[tuple[tuple[int, int], int, int, list[int], int]]
 ) -> None:
     encoder = MessageHeaderEncoder(consumer_id, partition)
-    for ids, size, redelivery_count, ack_set in calls:
-        expected = header(consumer_id, partition, ids, size, redelivery_count, ack_set)
-        assert encoder.encode(*ids, size, redelivery_count, ack_set) == expected
+    for ids, size, redelivery_count, ack_set, epoch in calls:
+        expected = header(consumer_id, partition, ids, size, redelivery_count, ack_set, epoch)
+        assert encoder.encode(*ids, size, redelivery_count, ack_set, epoch) == expected
 
 
 def test_message_headers_in_a_row() -> None:

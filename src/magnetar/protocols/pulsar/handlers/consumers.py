@@ -2,6 +2,12 @@
 
 FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES have no subject: they are handled as they come, and
 for a consumer that is not there (any more) they mean nothing.
+
+Java's clients count how often a consumer has asked for all messages again (its *epoch*), and say so
+with SUBSCRIBE and REDELIVER_UNACKNOWLEDGED_MESSAGES. Messages of exclusive and failover consumers
+say it back: what was on its way when the client asked is of an earlier epoch, and passed over
+there. Else its application would get those first, and what it acknowledges up to one of them would
+be all that was to come again.
 """
 
 from __future__ import annotations
@@ -61,9 +67,13 @@ from magnetar.topics.subscription import Kind, Subscription
 from magnetar.wire.kafka.batches import is_batch, read_batch_header
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
-from magnetar.wire.pulsar.hot import decode_ack, decode_flow
+from magnetar.wire.pulsar.hot import decode_ack, decode_flow, signed64
 from magnetar.wire.pulsar.metadata import entry_metadata
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSubscribe,
+)
 from magnetar.wire.pulsar.replies import ack_response, success
 
 log = structlog.get_logger(__name__)
@@ -87,6 +97,7 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
             raise NotAllowedError(
                 f"consumer {request.consumer_id} of this connection is on {old.topic.name}"
             )
+        _note_epoch(old, request)
         session.write(success(request.request_id))  # the client did not hear our first answer
         return
     if subscribed_again(session, str(name), request):
@@ -191,7 +202,9 @@ async def _join(
             returns_skipped(session.client_version),
         )
         subscription.add(consumer, kind)
-        session.consumers[request.consumer_id] = Subscribed(topic, subscription, consumer)
+        subscribed = Subscribed(topic, subscription, consumer)
+        _note_epoch(subscribed, request)
+        session.consumers[request.consumer_id] = subscribed
         if not answered:
             session.write(success(request.request_id))
         subscription.announce(consumer)
@@ -236,6 +249,16 @@ async def _roll_back(
     finally:
         # What rests, since it is not due, is known from there on, where the cursor was.
         subscription.dispatcher.rewind()
+
+
+def _note_epoch(
+    found: Subscribed, said: CommandSubscribe | CommandRedeliverUnacknowledgedMessages
+) -> None:
+    """What the consumer gets from now on is of the epoch that its client says."""
+    client = found.consumer.client
+    assert isinstance(client, SessionConsumer), "consumers of sessions are made here"
+    if said.HasField("consumer_epoch") and not found.subscription.kind.shares:
+        client.epoch = max(client.epoch, signed64(said.consumer_epoch))
 
 
 def _check_there(topic: SubscribableTopic, subscription: Subscription) -> None:
@@ -303,9 +326,13 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
 def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
     request = decode_command(view, start, end).redeliverUnacknowledgedMessages
     found = session.consumers.get(request.consumer_id)
+    leaving = session.leaving.get(request.consumer_id)
     if found is not None:
+        _note_epoch(found, request)
         positions = [position_of(data) for data in request.message_ids]
         found.subscription.redeliver(found.consumer, positions)
+    elif leaving is not None and request.HasField("consumer_epoch"):
+        leaving.request.consumer_epoch = request.consumer_epoch  # it may be served here yet
 
 
 # -- with one ---------------------------------------------------------------------------------
