@@ -412,8 +412,10 @@ class Topic(SubscribableTopic):
             self.disconnect_producer(producer)
 
     def check_in_line(self, producer: Producer) -> None:
-        """``producer``'s turn to have the topic for itself has come: raise if it was fenced before
-        it had the lock."""
+        """``producer``'s turn to have the topic for itself has come: raise if it was fenced, or the
+        topic closed, before it had the lock."""
+        if self.closed:  # nobody is in line any more, and nobody has taken it
+            raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
         if all(waiter is not producer for waiter, _ in self.waiting):
             raise self._taken()
 

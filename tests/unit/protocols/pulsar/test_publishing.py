@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import (
     LedgerError,
     LogFencedError,
@@ -404,6 +405,25 @@ def test_one_whose_turn_comes_as_another_takes_the_topic_is_fenced() -> None:
         [refused] = await second.heard()
         assert refused.error.error == ServerError.PRODUCER_FENCED
         assert len(world.topic().producers) == 1
+
+    run(scenario)
+
+
+def test_one_whose_turn_comes_as_the_topic_closes_may_come_again() -> None:
+    """Fenced, its client would never ask again."""
+
+    async def scenario(world: World) -> None:
+        first, second, third = (world.peer() for _ in range(3))
+        await first.produce(producer_access_mode=1)
+        for peer in (second, third):
+            await peer.produce(producer_access_mode=2)
+        first.lose()
+        await asyncio.sleep(0)  # it is asked whether it lives, as somebody else waits
+        await world.services.topics.unload(parse_topic(TOPIC))
+        await asyncio.sleep(1)
+        for peer in (second, third):
+            (told,) = [each for each in await peer.heard() if each.type not in ANNOUNCEMENTS]
+            assert told.error.error == ServerError.SERVICE_NOT_READY
 
     run(scenario)
 
