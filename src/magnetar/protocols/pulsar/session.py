@@ -214,6 +214,7 @@ class Session(FramedConnection):
         if self.consumers:
             start = self._acks.take_run(view, start, end)
             if self._acks.collected:
+                self.frames += sum(map(len, self._acks.collected.values()))
                 self._flush_acks()
         return start
 

@@ -297,6 +297,25 @@ def test_frame_after_frame_is_fine_however_they_are_cut() -> None:
     run(scenario, **SETTINGS)
 
 
+def test_acknowledgement_after_acknowledgement_is_fine_however_they_are_cut() -> None:
+    async def scenario(world: World) -> None:
+        clocked, peer = Clocked(world), world.peer()
+        await peer.subscribe()
+        command = BaseCommand(type=BaseCommand.ACK)
+        command.ack.consumer_id, command.ack.ack_type = 1, command.ack.Individual
+        command.ack.message_id.add(ledgerId=1, entryId=0)
+        ack = encode_command(command)
+        frames = peer.session.frames
+        peer.feed(ack[:3])
+        for now in range(10, 200, 10):
+            clocked.at(now)
+            peer.feed(ack[3:] + ack + ack[:3])
+        assert not peer.transport.closed
+        assert peer.session.frames > frames
+
+    run(scenario, **SETTINGS)
+
+
 def test_one_who_takes_no_bytes_is_ended_and_one_who_takes_some_is_not() -> None:
     async def scenario(world: World) -> None:
         clocked, stuck, slow = Clocked(world), world.peer(), world.peer()
