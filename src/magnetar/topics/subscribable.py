@@ -153,10 +153,10 @@ class SubscribableTopic:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def last_delivered(self) -> Position:
-        """The last entry that consumers get; the place before the first if there is none. Raises as
-        reading a log."""
-        return await last_delivered(self.readable, self._format)
+    async def last_delivered(self, view: ReadableLog | None = None) -> Position:
+        """The last entry that consumers get, or those of another view of the log; the place before
+        the first if there is none. Raises as reading a log."""
+        return await last_delivered(self.readable if view is None else view, self._format)
 
     async def given_between(self, first: Position, stop: Position) -> Given:
         """As ``transaction_view.given_between``."""

@@ -38,7 +38,9 @@ LOOK_BACK_ENTRIES: Final = 1_000
 async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Position:
     """The last entry that consumers get, as far as it is decided: readers ask for it to know when
     they have all. What it is if a transaction without an outcome, or aborted ones, end the log with
-    more than ``LOOK_BACK_ENTRIES``, is not looked for. Raises as reading a log."""
+    more than ``LOOK_BACK_ENTRIES``, is not looked for. What says nothing of itself is left out by
+    dispatch: who waited for it would wait for whatever is published next. Raises as reading a log.
+    """
     positions = source.positions
     ends: dict[int, bool] = {}
     at = positions.readable
@@ -49,8 +51,11 @@ async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Posi
         try:
             entries = await source.read(at, 1, 1) if found is None else found
             part = describe(entries[0], entry_format).transaction if entries else None
-        except (ProtocolError, EntryDamagedError, NoEntryError):
+        except (EntryDamagedError, NoEntryError):
             break  # nobody can read it, and still it is there
+        except ProtocolError:
+            at = positions.previous_position(at)
+            continue
         if part is None or (part.commits is None and ends.get(part.producer_id)):
             break
         if part.commits is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from magnetar.model.entry import Description, Entry, TransactionPart
-from magnetar.model.errors import EntryDamagedError
+from magnetar.model.errors import EntryDamagedError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.topics.transaction_view import (
@@ -25,12 +25,14 @@ from tests.doubles.memory_log import MemoryLog
 
 class TextFormat(KafkaEntryFormat):
     """Entries in words: ``7`` is of producer 7's transaction, ``7+`` and ``7-`` commit and abort
-    it, ``x`` is of none."""
+    it, ``x`` is of none; of ``?`` nobody knows what it is."""
 
     def describe(self, payload: memoryview) -> Description:
         text = bytes(payload).decode()
         if text == "x":
             return Description(1)
+        if text == "?":
+            raise ProtocolError("it says nothing of itself")
         commits = {"+": True, "-": False}.get(text[-1])
         return Description(1, transaction=TransactionPart(int(text.rstrip("+-")), commits))
 
@@ -134,6 +136,9 @@ def _committed(words: list[str], at: int) -> bool:
         ("1 1+ 1 1-", 0),
         ("x 1", 0),
         ("1 1-", -1),
+        ("x ?", 0),
+        ("x 1 1+ ? ? 2 ?", 1),
+        ("? ?", -1),
     ],
 )
 def test_the_last_entry_that_consumers_get(words: str, last: int) -> None:

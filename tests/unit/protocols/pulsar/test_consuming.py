@@ -784,6 +784,27 @@ def test_an_acknowledgement_of_more_than_any_entry_has_ends_the_connection() -> 
     run(scenario)
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_reader_is_not_told_to_wait_for_what_it_is_never_given(compacted: bool) -> None:
+    """Else it asks whether there is more, and then waits for it: its client's way to the end."""
+
+    async def scenario(world: World) -> None:
+        reader, sender = world.peer(), await producer(world, 2)
+        damaged = b"\xff\xff\xff"
+        head = len(damaged).to_bytes(4, "big") + damaged
+        sender.feed(send_frame(1, 2, checked(head)))
+        assert "SEND_RECEIPT" in await sender.kinds()
+        await reader.subscribe(kind=EXCLUSIVE, durable=False, read_compacted=compacted)
+        reader.flow(10)
+        assert await reader.entries() == [0, 1]
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id, command.getLastMessageId.request_id = 1, 9
+        answer = (await reader.ask(command)).getLastMessageIdResponse
+        assert (answer.last_message_id.ledgerId, answer.last_message_id.entryId) == (1, 1)
+
+    run(scenario)
+
+
 def test_a_subscription_starts_at_a_time_back() -> None:
     async def scenario(world: World) -> None:
         await producer(world, 5)  # published at 1 ms; the clock says 10^9 s

@@ -398,7 +398,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     if reader is not None and reader.consumer.read_compacted and topic.compacted is not None:
         view = topic.compacted  # or it would wait for a message that compaction took out
     await topic.see_end()
-    last = await topic.last_delivered() if view is source else view.positions.readable
+    last = await topic.last_delivered(view)
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = answer.getLastMessageIdResponse
     reply.request_id = request.request_id
