@@ -438,3 +438,21 @@ def test_one_that_asks_again_on_its_way_and_stays_gets_messages_that_it_takes() 
         assert [each.consumer_epoch for each in found] == [1] * 10
 
     steered(scenario)
+
+
+def test_one_that_asks_for_messages_as_it_is_to_stay_is_not_sent_on() -> None:
+    """It had messages out, and kept the subscription from others, and its client had gone."""
+
+    async def scenario(world: World, double: Double) -> None:
+        peer = world.peer(version=CPP)
+        await peer.subscribe(kind=EXCLUSIVE)
+        stats = BaseCommand(type=BaseCommand.CONSUMER_STATS)
+        stats.consumerStats.consumer_id, stats.consumerStats.request_id = 1, 1
+        async with world.topic().subscriptions["s"].lock:
+            peer.tell(stats)
+            await asyncio.sleep(0.01)
+            peer.flow(100)
+            await asyncio.sleep(2 * STAYS_S)
+        assert await kinds(peer) == ["CONSUMER_STATS_RESPONSE", *["MESSAGE"] * 10]
+
+    steered(scenario)

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from magnetar.env.tasks import nothing
 from magnetar.log.seam import Cursor
 from magnetar.model.errors import MagnetarError, NotAllowedError
 from magnetar.model.ids import LATEST
@@ -142,6 +143,7 @@ async def stay_if_leaving(session: Session, consumer_id: int, join: Join) -> Non
     if leaving is None:
         return
     leaving.end()
+    leaving.end_wait = nothing  # a FLOW that comes while it joins is a permit, and no sign to go
     found = leaving.topic.subscriptions.get(leaving.request.subscription)
     try:
         if found is not None:
