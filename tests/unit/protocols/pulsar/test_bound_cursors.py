@@ -1171,3 +1171,26 @@ def test_a_topic_that_gives_something_back_is_not_idle() -> None:
         assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
 
     with_two(scenario)
+
+
+def test_a_topic_that_went_elsewhere_is_not_kept_for_who_followed_it() -> None:
+    """Who follows it asks its next owner, by another connection, and never says so by this one."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        follower = two.owner.peer()
+        await follower.heard()
+        follow = BaseCommand(type=BaseCommand.BOUND_CURSOR)
+        follow.bound_cursor.action, follow.bound_cursor.topic = follow.bound_cursor.FOLLOW, TOPIC
+        for request_id in (1, 2):
+            follow.bound_cursor.request_id = request_id
+            answer = await follower.ask(follow)
+            assert not answer.bound_cursor_response.HasField("error")
+            assert list(follower.session.following.values()) == [two.owner.topic()]
+            await two.owner.services.topics.unload(NAME)
+            assert follower.session.following == {}
+            (news,) = await follower.heard()
+            assert news.binding_news.what == news.binding_news.CLOSED
+        follower.lose()
+
+    with_two(scenario)

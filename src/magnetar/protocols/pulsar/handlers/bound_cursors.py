@@ -42,14 +42,17 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
 
 class SessionBroker:
     """The read-only broker on a session, for one subscription (``topics.bound.BoundBroker``), or,
-    without one, as it follows the topic's log (``topics.followers.Follower``)."""
+    without one, as it follows the log of ``followed`` (``topics.followers.Follower``)."""
 
-    __slots__ = ("_session", "_subscription", "_topic")
+    __slots__ = ("_followed", "_session", "_subscription", "_topic")
 
-    def __init__(self, session: Session, topic: str, subscription: str) -> None:
+    def __init__(
+        self, session: Session, topic: str, subscription: str, followed: Topic | None = None
+    ) -> None:
         self._session = session
         self._topic = topic
         self._subscription = subscription
+        self._followed = followed
 
     @property
     def connected(self) -> bool:
@@ -68,6 +71,10 @@ class SessionBroker:
         self._tell(CommandBindingNews.MOVED, binding.epoch, mark_delete)
 
     def tell_closed(self, service_url: str = "") -> None:
+        # Its next owner may be asked by another connection, and nothing is said by this one then.
+        followed, following = self._followed, self._session.following
+        if followed is not None and following.get(followed.name) is followed:
+            del following[followed.name]
         self._tell(CommandBindingNews.CLOSED, 0)
 
     @property
@@ -224,8 +231,8 @@ async def _follow(asked: BoundQuestion) -> None:
     session, topic, reply = asked.session, asked.topic, asked.reply
     if session.closed:
         return  # nobody would end it
-    session.following[topic.name] = topic
-    last = topic.follow(session, SessionBroker(session, asked.request.topic, ""))
+    last = topic.follow(session, SessionBroker(session, asked.request.topic, "", topic))
+    session.following[topic.name] = topic  # unless that was refused: it closes, and tells nobody
     reply.last_ledger_id, reply.last_entry_id = last
 
 
