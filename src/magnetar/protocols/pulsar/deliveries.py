@@ -14,7 +14,7 @@ import structlog
 
 from magnetar.env.framed import JOIN_BYTES_MAX
 from magnetar.model.entry import Entry
-from magnetar.model.errors import MagnetarError
+from magnetar.model.errors import MagnetarError, MessageTooLargeError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
 from magnetar.topics.redelivery import Key
@@ -88,7 +88,7 @@ class SessionConsumer:
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
             if data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload):
-                data, offset = _converted(entry), 0
+                data, offset = _converted(entry, self._session.payload_bytes_max), 0
             payload_bytes = len(data) - offset
             if special:
                 key = (ledger_id, entry_id)
@@ -138,12 +138,19 @@ class SessionConsumer:
         self._session.abort()
 
 
-def _converted(entry: Entry) -> bytes:
+def _converted(entry: Entry, bytes_max: int) -> bytes:
     """A record batch as Pulsar's clients read it. One that cannot be taken apart, or whose codec's
-    library is not installed, goes out whole as one message that says so: its consumer can
-    acknowledge or dead-letter it."""
+    library is not installed, or that becomes larger than ``bytes_max`` (many records that are
+    small: each costs more as a message), goes out whole as one message that says so: its consumer
+    can acknowledge or dead-letter it. Clients drop the connection over a frame that is too large,
+    and would get it again on the next."""
     try:
-        return pulsar_entry(entry.payload)
+        found = pulsar_entry(entry.payload)
+        if len(found) > bytes_max:
+            raise MessageTooLargeError(
+                f"it is {len(found)} bytes as messages, and clients take {bytes_max}"
+            )
+        return found
     except MagnetarError as error:
         log.warning(
             "record batch not converted",

@@ -158,7 +158,8 @@ class Session(FramedConnection):
         self._acks = PlainAcks()
         self._unconfirmed_bytes = 0
         self._requests = Requests(services.scope)
-        self._payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
+        self.payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
+        """Of what it may publish, and of what it takes."""
         self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
 
     # -- the connection -----------------------------------------------------------------------
@@ -220,7 +221,7 @@ class Session(FramedConnection):
 
     def _take_sends(self, view: memoryview, start: int, end: int) -> int:
         producers = self.producers
-        runs, stop = read_sends(view, start, end, self._frame_bytes_max, self._payload_bytes_max)
+        runs, stop = read_sends(view, start, end, self._frame_bytes_max, self.payload_bytes_max)
         for run in runs:
             producer = producers.get(run[0])
             if producer is not None and producer.resends is not None:
@@ -239,7 +240,7 @@ class Session(FramedConnection):
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self.frames += len(bounds)
         ready = self.ready
-        producers, most = self.producers, self._payload_bytes_max
+        producers, most = self.producers, self.payload_bytes_max
         start = 0
         try:
             for start, end in bounds:
@@ -332,7 +333,7 @@ class Session(FramedConnection):
         producer.refuse(send, error, final)
 
     def _check_send(self, payload_bytes: int, in_transaction: bool) -> None:
-        if payload_bytes > self._payload_bytes_max:
+        if payload_bytes > self.payload_bytes_max:
             raise MessageTooLargeError(
                 f"message of {payload_bytes} bytes; the largest allowed is "
                 f"{self.services.config.message_bytes_max}: send less, or in chunks"

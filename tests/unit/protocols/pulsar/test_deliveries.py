@@ -9,7 +9,12 @@ from magnetar.model.errors import LogError
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
+from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
+from magnetar.wire.kafka.batches import STAMP_BYTES, stamp
+from magnetar.wire.kafka.records import KafkaRecord, batch_of
+from magnetar.wire.pulsar.batches import iterate_messages
 from magnetar.wire.pulsar.commands import decode_command, encode_command
+from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 
@@ -19,6 +24,7 @@ class Written:
     def __init__(self) -> None:
         self.data = b""
         self.protocol_version = 19
+        self.payload_bytes_max = 1 << 20
 
     def write(self, part: bytes) -> None:
         self.data += part
@@ -66,6 +72,23 @@ def test_entries_go_out_as_they_are_stored_behind_a_header_each() -> None:
         for m in (first, second)
     ]
     assert ids == [(7, 3, 1), (7, 4, 1)]
+
+
+def test_a_record_batch_that_no_frame_holds_as_messages_goes_out_whole() -> None:
+    client, written = session()
+    records = [KafkaRecord(number, 0, b"\xff\xfe", b"x", []) for number in range(100)]
+    batch = batch_of(records, 5_000)
+    entry = Entry(7, 3, bytes(36) + stamp(100, len(batch) - 12, 4) + batch[STAMP_BYTES:], 36)
+    assert len(entry.payload) < 1_500 < len(pulsar_entry(entry.payload))
+    for bytes_max, expected in ((1_500, [bytes(entry.payload)]), (1 << 20, [b"x"] * 100)):
+        written.payload_bytes_max = bytes_max
+        SessionConsumer(client, 5, -1).deliver([entry], {}, {})
+        ((_, payload),) = written.frames()
+        assert len(payload) <= bytes_max
+        meta = entry_metadata(payload)
+        assert meta.num_messages == 100, "as many as were counted"
+        found = iterate_messages(payload, meta)
+        assert [bytes(value) for told, value in found if not told.compacted_out] == expected
 
 
 def test_receipts_leave_in_the_order_of_the_sends() -> None:
