@@ -281,7 +281,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "skipping", "stats", "unloading"),
         ("bindings", "compacting", "deleting", "followed_topics", "registry"),
-        ("engine_rules", "intakes", "rates", "steering", "upkeep"),
+        ("engine_rules", "intakes", "partitioned_deletion", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (
         (

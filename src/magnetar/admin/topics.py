@@ -37,7 +37,6 @@ from magnetar.cluster.policies.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.model.errors import (
     BrokerError,
-    BrokerMetadataError,
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -47,6 +46,7 @@ from magnetar.model.errors import (
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics.engine_rules import EngineRules
 from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.partitioned_deletion import delete_partitioned, parts_of
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
@@ -200,30 +200,14 @@ class TopicService:
         """Delete a partitioned topic with its partitions. With ``force`` connected clients are
         sent away; without, they are an error. Raises ``TopicNotFoundError``."""
         name = parse_topic(topic)
-        parts = await self._partitions_to_delete(name)
-        if not force:
+        parts = await parts_of(self._control, self._topics, name)
+        if not force:  # before anything is said of it: a refusal sends nobody away
             await self._check_unused(parts)
-        for part in parts:
-            with contextlib.suppress(TopicNotFoundError):  # never used, or deleted already
-                await self.delete_wherever(part, force)
-        await self._control.schemas.forget_topic(name)
-        await self._control.policies.forget_topic(name)
-        # Last: until then a deletion that fails half way can be asked for again.
-        await self._control.partitioned.delete(name)
+        await delete_partitioned(
+            self._control, self._topics, name, partial(self.delete_wherever, force=force)
+        )
 
-    async def _partitions_to_delete(self, name: TopicName) -> list[TopicName]:
-        """If it cannot be read how many there are, those that were ever used."""
-        try:
-            count = await self._control.partitioned.partitions(name)
-        except BrokerMetadataError as error:
-            log.warning("a topic is deleted whose node cannot be read", error=str(error))
-            used = await self._topics.names(name.namespace)
-            return [each for each in used if each.partition >= 0 and each.partitioned == name]
-        if not count:
-            raise TopicNotFoundError(f"{name} is not a partitioned topic")
-        return [name.of_partition(index) for index in range(count)]
-
-    async def _check_unused(self, parts: list[TopicName]) -> None:
+    async def _check_unused(self, parts: Sequence[TopicName]) -> None:
         for part in parts:
             topic = self._topics.find(part)
             owner = await self._control.ownership.owner_of(part)

@@ -3,7 +3,8 @@
 Node ``/admin/partitioned-topics/<tenant>/<namespace>/persistent/<local>``:
 ``{"partitions": n, "id": hex}``; local names are percent-encoded. A count is asked for with every
 lookup, producer and subscription and answered from memory (``watched_nodes``); lists of a namespace
-go to the store.
+go to the store. One that is being deleted says so first (``"deleted": true``, as Pulsar's): no
+partition of it is made from then on (``begin_deletion``).
 
 The id is a UUID that a topic gets when it is made: one that is made anew under its name has
 another. Nodes of before there were ids have none; neither have topics without partitions.
@@ -40,13 +41,17 @@ log = structlog.get_logger(__name__)
 PARTITIONED: Final = "/admin/partitioned-topics"
 READS_AT_A_TIME: Final = 64
 PATHS_KEPT: Final = 20_000
+DELETED: Final = "deleted"
+ANY_VERSION: Final = -1
 
 
 class PartitionedTopic(NamedTuple):
-    """``partitions`` 0: there is none; ``topic_id`` None: it has none."""
+    """``partitions`` 0: there is none; ``topic_id`` None: it has none. ``goes``: it is being
+    deleted, and has the partitions that it had."""
 
     partitions: int
     topic_id: uuid.UUID | None
+    goes: bool = False
 
 
 class PartitionedTopics:
@@ -152,33 +157,47 @@ class PartitionedTopics:
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Raises ``TopicNotFoundError``, and ``NotAllowedError`` for fewer than now."""
         _check_count(name, partitions)
-        try:
-            await self._grow(name, partitions)
-        finally:
-            self._counts.forget(_path(name))
 
-    async def _grow(self, name: TopicName, partitions: int) -> None:
-        for _ in range(RACES_MAX):
-            try:
+        def grown(now: PartitionedTopic) -> PartitionedTopic:
+            if now.goes:
+                raise TopicNotFoundError(f"{name} is being deleted")
+            if partitions < now.partitions:
+                raise NotAllowedError(
+                    f"{name} has {now.partitions} partitions; their number can grow, not shrink"
+                )
+            return now._replace(partitions=partitions)
+
+        await self._change(name, grown)
+
+    async def _change(
+        self, name: TopicName, changed: Callable[[PartitionedTopic], PartitionedTopic]
+    ) -> tuple[PartitionedTopic, int]:
+        """The topic after it, and the version of its node. Raises what ``changed`` raises,
+        ``TopicNotFoundError``, ``MetadataError``, and ``BrokerMetadataError``."""
+        path = _path(name)
+        try:
+            for _ in range(RACES_MAX):
                 # From the store, not from memory: the version to compare with is read here.
-                node = await self._metadata.get(_path(name))
-                now, topic_id = _topic(_path(name), node.value)
-                if partitions < now:
-                    raise NotAllowedError(
-                        f"{name} has {now} partitions; their number can grow, not shrink"
-                    )
-                await self._metadata.put(_path(name), _value(partitions, topic_id), node.version)
-            except BadVersionError:
-                continue
-            except NoNodeError:
-                raise TopicNotFoundError(f"{name} is not a partitioned topic") from None
-            return
+                node = await self._metadata.get(path)
+                now = _topic(path, node.value)
+                wanted = changed(now)
+                if wanted == now:
+                    return now, node.version
+                try:
+                    return wanted, await self._metadata.put(path, _value(*wanted), node.version)
+                except BadVersionError:
+                    continue
+        except NoNodeError:
+            raise TopicNotFoundError(f"{name} is not a partitioned topic") from None
+        finally:
+            self._counts.forget(path)  # one that failed may have happened
         raise BrokerMetadataError(f"{name}: its partitions are changed by many at once; try again")
 
-    async def delete(self, name: TopicName) -> None:
-        """No error when it is not there. Its partitions are topics of their own, and stay."""
+    async def delete(self, name: TopicName, version: int = ANY_VERSION) -> None:
+        """No error when it is not there. Its partitions are topics of their own, and stay. Raises
+        ``BadVersionError`` if its node has another version than that."""
         try:
-            await self._metadata.delete(_path(name))
+            await self._metadata.delete(_path(name), version)
         except NoNodeError:
             return
         finally:
@@ -187,6 +206,29 @@ class PartitionedTopics:
     async def forget_namespace(self, namespace: str) -> None:
         """It was deleted, with all its topics."""
         await delete_emptied(self._metadata, f"{PARTITIONED}/{namespace}/persistent", PARTITIONED)
+
+    # -- deleting with all partitions ---------------------------------------------------------
+
+    async def begin_deletion(self, name: TopicName) -> tuple[int, int]:
+        """No partition of it is made from now on. How many it has, and what for ``end_deletion``.
+        Raises ``TopicNotFoundError``, ``MetadataError``, ``BrokerMetadataError`` for a node that
+        cannot be read."""
+        topic, version = await self._change(name, lambda now: now._replace(goes=True))
+        return topic.partitions, version
+
+    async def undo_deletion(self, name: TopicName) -> None:
+        """It stays; fine if nobody was deleting it. Raises as ``begin_deletion``."""
+        await self._change(name, lambda now: now._replace(goes=False))
+
+    async def end_deletion(self, name: TopicName, version: int) -> None:
+        """It has no partition any more: it is gone. Raises ``NotAllowedError`` if its deletion was
+        undone meanwhile, or the name is another topic's by now; ``MetadataError``."""
+        try:
+            await self.delete(name, version)
+        except BadVersionError:
+            raise NotAllowedError(
+                f"{name} was changed while it was being deleted; delete it again"
+            ) from None
 
     def close(self) -> None:
         self._counts.close()
@@ -197,10 +239,12 @@ def _path(name: TopicName) -> str:
     return f"{PARTITIONED}/{name.namespace}/persistent/{name.encoded_local}"
 
 
-def _value(partitions: int, topic_id: uuid.UUID | None) -> bytes:
+def _value(partitions: int, topic_id: uuid.UUID | None, goes: bool = False) -> bytes:
     said: dict[str, Any] = {"partitions": partitions}
     if topic_id is not None:
         said["id"] = topic_id.hex
+    if goes:
+        said[DELETED] = True
     return json.dumps(said).encode()
 
 
@@ -227,4 +271,4 @@ def _topic(path: str, value: bytes) -> PartitionedTopic:
         ) from error
     if not isinstance(count, int) or count < 0:
         raise BrokerMetadataError(f"{path} says {count!r} partitions; a whole number is expected")
-    return PartitionedTopic(count, found)
+    return PartitionedTopic(count, found, said.get(DELETED) is True)

@@ -197,9 +197,11 @@ class Topics:
         await self._control.ownership.claim(name)
         if await self.exists(name):
             return False
-        count = await self._control.partitioned.partitions(name.partitioned)
+        count, _, goes = await self._control.partitioned.topic(name.partitioned)
         if name.partition < 0 and count:
             return False
+        if goes:
+            raise _goes(name.partitioned)
         if 0 < count <= name.partition:
             raise InvalidTopicNameError(
                 f"{name.partitioned} has {count} partitions, so {name} cannot be made; give it "
@@ -221,7 +223,9 @@ class Topics:
     async def _check_may_make(self, name: TopicName, create: bool) -> None:
         """There is no such log. Raises why none is made."""
         if name.partition >= 0:
-            count = await self._control.partitioned.partitions(name.partitioned)
+            count, _, goes = await self._control.partitioned.topic(name.partitioned)
+            if goes:
+                raise _goes(name.partitioned)
             if count > name.partition:
                 return  # a partition of a partitioned topic exists before it is first used
             if count:
@@ -475,6 +479,10 @@ def _tell_some(left: Iterator[Callable[[str], None]], service_url: str) -> None:
         tell(service_url)
     if some:
         asyncio.get_running_loop().call_soon(_tell_some, left, service_url)
+
+
+def _goes(whole: TopicName) -> TopicNotFoundError:
+    return TopicNotFoundError(f"{whole} is being deleted; no partition of it is made")
 
 
 async def _close_log(name: TopicName, source: WritableLog) -> None:

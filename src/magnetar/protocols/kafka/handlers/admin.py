@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from magnetar.cluster.policies.policies import ReplicationPolicy
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import (
+    BrokerMetadataError,
     InvalidPolicyError,
     MagnetarError,
     NotAllowedError,
@@ -41,6 +43,7 @@ from magnetar.protocols.kafka.names import check_new, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
+from magnetar.topics.partitioned_deletion import delete_partitioned
 from magnetar.wire.kafka.admin_messages import (
     CreatedConfig,
     CreatedTopic,
@@ -283,19 +286,20 @@ async def name_deleted(services: KafkaServices, request: DeleteTopicsRequest) ->
 
 async def _delete(services: KafkaServices, topic: TopicName) -> None:
     """Raises ``TopicNotFoundError``, and what a partition's owner refuses with."""
-    count = await services.count_of(topic)
-    if not count:
+    await services.control.namespaces.check(topic)
+    if await _has_partitions(services, topic):
+        one = partial(_delete_one, services)
+        await delete_partitioned(services.control, services.topics, topic, one)
+    else:
         await _delete_one(services, topic)
-        return
-    for index in range(count):
-        try:
-            await _delete_one(services, topic.of_partition(index))
-        except TopicNotFoundError:
-            continue  # never used
-    await services.control.schemas.forget_topic(topic)
-    await services.control.policies.forget_topic(topic)
-    # Last: until then a deletion that fails half way can be asked for again.
-    await services.control.partitioned.delete(topic)
+
+
+async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
+    """True as well if it cannot be read how many: what there is of it can be deleted."""
+    try:
+        return await services.count_of(topic) > 0
+    except BrokerMetadataError:
+        return True
 
 
 async def _delete_one(services: KafkaServices, topic: TopicName) -> None:

@@ -1,0 +1,90 @@
+"""Deleting a partitioned topic: its partitions, by whoever owns them, and what is known of all.
+
+A partition exists before it is first used: its log is made by whoever comes. So clients that go on
+made those again that were deleted already, with what they sent, and it was there in the next topic
+of that name. Rules:
+
+* The topic says that it goes before its first partition is deleted. No log of it is made from then
+  on (``Topics``), and it does not grow.
+* A partition is deleted by its owner, which writes to the store for it: by then the owner knows
+  what the topic says, since the store tells a session of a change before it answers what comes
+  after it. A log that was on its way is waited for, and deleted.
+* The topic's own node goes last: until then a deletion that fails half way can be asked for again.
+  It goes by compare-and-set: what was made under the name meanwhile stays.
+* A refusal (somebody is connected, and nobody has forced it) takes back what was said.
+
+Why: docs/adr/0218-partitioned-topics-say-that-they-go.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.partitioned_topics import ANY_VERSION
+from magnetar.cluster.topic_name import TopicName
+from magnetar.model.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
+from magnetar.topics.registry import Topics
+
+log = structlog.get_logger(__name__)
+
+
+class _Going(NamedTuple):
+    """``version``: what ``PartitionedTopics.end_deletion`` wants."""
+
+    parts: Sequence[TopicName]
+    version: int
+
+
+async def parts_of(control: ControlPlane, topics: Topics, name: TopicName) -> Sequence[TopicName]:
+    """The partitions that are to be deleted with it; if it cannot be read how many it has, those
+    that were ever used. Raises ``TopicNotFoundError`` for a topic that has none."""
+    try:
+        count = await control.partitioned.partitions(name)
+    except BrokerMetadataError as error:
+        return await _used(topics, name, error)
+    if not count:
+        raise TopicNotFoundError(f"{name} is not a partitioned topic")
+    return [name.of_partition(index) for index in range(count)]
+
+
+async def delete_partitioned(
+    control: ControlPlane,
+    topics: Topics,
+    name: TopicName,
+    delete_one: Callable[[TopicName], Awaitable[None]],
+) -> None:
+    """``delete_one``: a partition, wherever it is; ``TopicNotFoundError`` of it is fine: it was
+    never used. Raises ``TopicNotFoundError`` for a topic that has none, what ``delete_one`` raises,
+    and ``MetadataError``."""
+    parts, version = await _begun(control, topics, name)
+    try:
+        for part in parts:
+            with suppress(TopicNotFoundError):
+                await delete_one(part)
+    except NotAllowedError:
+        if version != ANY_VERSION:
+            with suppress(TopicNotFoundError):  # another deletion has ended
+                await control.partitioned.undo_deletion(name)
+        raise
+    await control.schemas.forget_topic(name)
+    await control.policies.forget_topic(name)
+    await control.partitioned.end_deletion(name, version)
+
+
+async def _begun(control: ControlPlane, topics: Topics, name: TopicName) -> _Going:
+    try:
+        count, version = await control.partitioned.begin_deletion(name)
+    except BrokerMetadataError as error:  # of such a topic nothing is made
+        return _Going(await _used(topics, name, error), ANY_VERSION)
+    return _Going([name.of_partition(index) for index in range(count)], version)
+
+
+async def _used(topics: Topics, name: TopicName, error: BrokerMetadataError) -> list[TopicName]:
+    log.warning("a topic is deleted whose node cannot be read", error=str(error))
+    used = await topics.names(name.namespace)
+    return [each for each in used if each.partition >= 0 and each.partitioned == name]
