@@ -29,14 +29,16 @@ from magnetar.model.errors import (
     MetadataUnavailableError,
     SessionExpiredError,
 )
-from magnetar.protocols.kafka.lookups import in_time
+from magnetar.protocols.kafka.lookups import StoreSilentError, in_time
 
 T = TypeVar("T")
 N = TypeVar("N")
 """A broker, as clients are told of it."""
 
 KEPT_MAX: Final = 100_000
-STORE_AWAY: Final = (BrokerMetadataError, MetadataUnavailableError, SessionExpiredError)
+SILENT: Final = (StoreSilentError, MetadataUnavailableError, SessionExpiredError)
+STORE_AWAY: Final = (BrokerMetadataError, *SILENT)
+"""Also of a node that cannot be read: what was told last may be right still."""
 
 
 class Questions:
@@ -46,12 +48,12 @@ class Questions:
         self._silent = False
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Raises one of ``STORE_AWAY``, soon, and what ``question`` raises."""
+        """Raises one of ``SILENT``, soon, and what ``question`` raises."""
         if self._silent:
-            raise BrokerMetadataError("the metadata store does not answer; ask again")
+            raise StoreSilentError("the metadata store does not answer; ask again")
         try:
             return await in_time(question())
-        except STORE_AWAY:
+        except SILENT:  # and not of what cannot be read: other questions have answers
             self._silent = True
             raise
 

@@ -20,13 +20,17 @@ T = TypeVar("T")
 ANSWER_S: Final = 1.0
 
 
+class StoreSilentError(BrokerMetadataError):
+    """The metadata store does not answer, or not in time: of whatever else it was to be asked."""
+
+
 async def in_time(asked: Awaitable[T], deadline_s: float | None = None) -> T:
     """``deadline_s``: by the loop's clock, of several questions that are one; else in ``ANSWER_S``.
-    Raises ``BrokerMetadataError`` when it is over, and what ``asked`` raises."""
+    Raises ``StoreSilentError`` when it is over, and what ``asked`` raises."""
     if deadline_s is None:
         deadline_s = asyncio.get_running_loop().time() + ANSWER_S
     try:
         async with asyncio.timeout_at(deadline_s):
             return await asked
     except TimeoutError as error:
-        raise BrokerMetadataError("the metadata store does not answer in time") from error
+        raise StoreSilentError("the metadata store does not answer in time") from error

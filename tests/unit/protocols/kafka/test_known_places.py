@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.metadata import Versioned
 from magnetar.model.errors import MetadataUnavailableError
 from magnetar.protocols.kafka.known_places import KEPT_MAX, FoundTopic, KnownPlaces
 from magnetar.protocols.kafka.lookups import ANSWER_S
@@ -21,6 +22,7 @@ from magnetar.wire.kafka.cluster_messages import (
 )
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.schema import NO_UUID
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.kafka.harness import KafkaWorld, batch, run
 from tests.unit.protocols.kafka.test_session import T, outcome, producing
 
@@ -67,6 +69,34 @@ def test_what_is_known_is_told_soon_and_the_rest_is_to_be_asked_again(
                 assert await peer.ask(ApiKey.FIND_COORDINATOR, finding) == coordinator
                 assert loop.time() - began_s < 2 * ANSWER_S
         assert (await peer.ask(ApiKey.METADATA, asked)).topics == before.topics
+
+    run(scenario)
+
+
+def test_a_topic_whose_node_cannot_be_read_hides_no_other_of_the_request() -> None:
+    """All that stood behind it was told as while the store is away: not at all, or as before."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, create = world.peer(), world.services.control.partitioned.create
+        for name in ("damaged", "grown"):
+            await create(parse_topic(name), 1)
+        asked = MetadataRequest(
+            topics=[MetadataTopic(name=name) for name in ("damaged", "grown", "new")]
+        )
+        asked.allow_auto_topic_creation = False
+        before = await peer.ask(ApiKey.METADATA, asked)
+        assert before.topics[2].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        metadata = world.services.control.partitioned._metadata
+        assert isinstance(metadata, MemoryMetadata)
+        path = "/admin/partitioned-topics/public/default/persistent/damaged"
+        metadata.nodes[path] = Versioned(b"no json", 7)
+        metadata.tell(path)
+        await world.services.control.partitioned.grow(parse_topic("grown"), 3)
+        await create(parse_topic("new"), 2)
+        found = await peer.ask(ApiKey.METADATA, asked)
+        assert found.topics[0] == before.topics[0], "as it was told last"
+        assert [each.error_code for each in found.topics] == [ErrorCode.NONE] * 3
+        assert [len(each.partitions) for each in found.topics[1:]] == [3, 2]
 
     run(scenario)
 
