@@ -28,7 +28,12 @@ from typing import Final, NamedTuple
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.partitioned_topics import PartitionedTopic
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
-from magnetar.model.errors import NoSuchLogError, TopicNotFoundError
+from magnetar.model.errors import (
+    BrokerMetadataError,
+    MetadataFormatError,
+    NoSuchLogError,
+    TopicNotFoundError,
+)
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
@@ -159,11 +164,16 @@ class TopicIds:
             found = await self._topics.names(namespace)
             wholes = list(dict.fromkeys(each.partitioned for each in found))
             for start in range(0, len(wholes), READS_AT_ONCE):
-                await asyncio.gather(*map(self.of, wholes[start : start + READS_AT_ONCE]))
+                await asyncio.gather(*map(self._look, wholes[start : start + READS_AT_ONCE]))
                 named = named or self._names.get(topic_id)  # of very many not all are kept
             if named is not None:
                 return named.name
         return None
+
+    async def _look(self, whole: TopicName) -> None:
+        """One whose node cannot be read hides no other: whoever asks for it is told why."""
+        with suppress(BrokerMetadataError, MetadataFormatError):
+            await self.of(whole)
 
     async def _namespaces(self) -> list[str]:
         """That of most topics first."""

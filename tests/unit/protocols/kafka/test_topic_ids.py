@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.model.errors import BrokerMetadataError
+from magnetar.env.metadata import Versioned
+from magnetar.model.errors import BrokerMetadataError, MetadataFormatError
 from magnetar.protocols.kafka import topic_ids
 from magnetar.protocols.kafka.topic_ids import SEARCH_S
 from magnetar.wire.kafka.admin_messages import (
@@ -33,6 +34,7 @@ from magnetar.wire.kafka.fetch_messages import (
 from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceRequest, ProduceTopic
 from magnetar.wire.kafka.records import read_batch
 from magnetar.wire.kafka.schema import NO_UUID
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, batch, run, run_in
 from tests.unit.protocols.kafka.secured import SecuredWorld
 
@@ -79,6 +81,37 @@ def test_one_that_another_broker_has_told_is_searched_for() -> None:
         topic = await world.services.control.partitioned.topic(parse_topic(TOPIC))
         assert topic.topic_id is not None
         assert (await by_id(world.peer(), topic.topic_id)).name == TOPIC
+
+    run(scenario)
+
+
+def test_what_cannot_be_read_of_a_topic_hides_no_id_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search ended at the first topic whose node, or whose log's record, is damaged."""
+    monkeypatch.setattr(topic_ids, "READS_AT_ONCE", 1)
+
+    async def scenario(world: KafkaWorld) -> None:
+        partitioned, topics = world.services.control.partitioned, world.broker.topics
+        for name in ("a", "c"):
+            await partitioned.create(parse_topic(name), 1)
+            await topics.get(parse_topic(f"{name}-partition-0"), create=False)
+        await topics.create(parse_topic("b"))
+        wanted = (await partitioned.topic(parse_topic("c"))).topic_id
+        assert wanted is not None
+        metadata, stored = partitioned._metadata, world.store.stored
+        assert isinstance(metadata, MemoryMetadata)
+        path = "/admin/partitioned-topics/public/default/persistent/a"
+        metadata.nodes[path] = Versioned(b"no json", 7)
+        metadata.tell(path)
+
+        async def damaged(name: str) -> Any:
+            if name.endswith("/b"):
+                raise MetadataFormatError("no record of a log")
+            return await stored(name)
+
+        monkeypatch.setattr(world.store, "stored", damaged)
+        assert (await by_id(world.peer(), wanted)).name == "c"
 
     run(scenario)
 
