@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy
-from magnetar.cluster.topic_name import parse_topic
+from magnetar.cluster.topic_name import PARTITIONS_MAX, parse_topic
 from magnetar.env.disk import DiskSpace
 from magnetar.log.policy import PieceRule
-from magnetar.model.errors import InvalidPolicyError
+from magnetar.model.errors import InvalidPolicyError, MetadataUnavailableError
 from magnetar.protocols.kafka.handlers.recompression import CODECS
 from magnetar.protocols.kafka.services import KeptReplica
 from magnetar.protocols.kafka.topic_settings import (
@@ -30,9 +30,11 @@ from magnetar.wire.kafka.admin_messages import (
     AlterResource,
     ChangeResource,
     ConfigChange,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    GrowTopic,
     IncrementalAlterConfigsRequest,
     NewTopic,
     TopicConfig,
@@ -280,6 +282,48 @@ def test_a_topic_is_made_with_its_settings_or_not_at_all() -> None:
         assert values(await described(peer, "new")) == {"compression.type": "lz4"}
         assert await made("other", segment_bytes="77") == ErrorCode.INVALID_CONFIG
         assert not await world.services.count_of(parse_topic("other"))
+
+    run(scenario)
+
+
+def test_a_topic_is_never_there_without_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were stored after it was made: who asked again after a failure heard that it exists."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, policies = world.peer(), world.services.control.policies
+        new = NewTopic("made", 1, 1, configs=[TopicConfig("retention.ms", "600000")])
+        request = CreateTopicsRequest([new])
+
+        async def away(*_: Any) -> None:
+            raise MetadataUnavailableError("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(policies, "change_topic", away)
+            (failed,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
+        assert failed.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert await world.services.count_of(parse_topic("made")) == 0
+        (made,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
+        assert not made.error_code
+        assert values(await described(peer, "made"))["retention.ms"] == "600000"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_more_partitions_than_possible_leave_nothing_behind(validate_only: bool) -> None:
+    """What was said of the engine was kept, and the next topic of the name had it."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, most = world.peer(), PARTITIONS_MAX
+        new = NewTopic("large", most + 1, 1, configs=[TopicConfig("magnetar.engine", "ledger")])
+        request = CreateTopicsRequest([new], validate_only=validate_only)
+        (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
+        assert said.error_code == ErrorCode.INVALID_PARTITIONS
+        stored = await world.services.control.policies.of_topic(parse_topic("large"))
+        assert stored.engine is None
+        grown = CreatePartitionsRequest([GrowTopic("t", most + 1)], validate_only=validate_only)
+        (answer,) = (await peer.ask(ApiKey.CREATE_PARTITIONS, grown)).topics
+        assert answer.error_code == ErrorCode.INVALID_PARTITIONS
 
     run(scenario)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.cluster.policies.policies import ReplicationPolicy
-from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, PARTITIONS_MAX, TopicName
 from magnetar.model.errors import (
     BrokerMetadataError,
     InvalidPolicyError,
@@ -113,8 +113,8 @@ async def _create(
         count, factor = len(placed), 1
     elif count == -1:
         count = max(1, services.broker.auto_create_partitions)
-    if count < 1:
-        said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions"
+    if not 1 <= count <= PARTITIONS_MAX:  # before anything of it is stored
+        said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, _not_possible(count)
         return
     configs = {config.name: config.value for config in new.configs}
     choice = await choose(services, topic, configs.pop(ENGINE, None), configs.get(CLEANUP))
@@ -127,9 +127,10 @@ async def _create(
         if replication is not None:
             value = replication.encode()
             await services.control.policies.set_topic(topic, "partition_replication", value)
+        # Before it is there: who asks again after a failure would hear that it exists, and have a
+        # topic without its settings.
+        await apply_changes(services, topic, changes)
         existing = not await services.control.partitioned.create(topic, count)
-        if not existing and changes:
-            await apply_changes(services, topic, changes)
     if existing:
         said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
         return
@@ -144,6 +145,10 @@ async def _create(
         tell(services.defaults, topic, choice, factor)
     said.configs = await _configs(services, topic)
     said.topic_id = await services.topic_ids.of(topic)
+
+
+def _not_possible(count: int) -> str:
+    return f"{count} partitions; between 1 and {PARTITIONS_MAX} are possible"
 
 
 async def _configs(services: KafkaServices, topic: TopicName) -> list[CreatedConfig]:
@@ -239,6 +244,8 @@ async def _grow(
     if asked.count <= count:
         said.error_code = ErrorCode.INVALID_PARTITIONS
         said.error_message = f"{asked.name} has {count} partitions; only more are possible"
+    elif asked.count > PARTITIONS_MAX:  # also of what is to be looked at only
+        said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, _not_possible(asked.count)
     elif asked.assignments and len(asked.assignments) != asked.count - count:
         said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         said.error_message = (
