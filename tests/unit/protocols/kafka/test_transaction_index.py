@@ -160,3 +160,15 @@ def test_producers_with_open_transactions_are_not_forgotten(
     assert writers.takes(header(0, 1))
     assert writers.ends(1) == -1
     assert writers.ends(4) == 1
+
+
+def test_where_all_have_open_transactions_one_more_can_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was the only one that could give way, and did, before it was there (KeyError)."""
+    monkeypatch.setattr(transaction_index, "PRODUCERS_MAX", 2)
+    writers = TransactionWriters()
+    for number in range(5):
+        writers.batch(header(number, 0))
+    writers.allow(5, 0, -1)
+    assert all(writers.takes(header(number, 1)) for number in range(6))

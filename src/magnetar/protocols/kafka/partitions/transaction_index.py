@@ -151,14 +151,16 @@ class TransactionWriters:
     def _of(self, producer_id: int, epoch: int) -> TransactionWriter:
         found = self._writers.get(producer_id)
         if found is None:
-            found = self._writers[producer_id] = TransactionWriter(epoch)
             self._bound()
+            found = self._writers[producer_id] = TransactionWriter(epoch)
         self._writers.move_to_end(producer_id)
         found.epoch = max(found.epoch, epoch)
         return found
 
     def _bound(self) -> None:
-        if len(self._writers) <= PRODUCERS_MAX:
+        """Make place for one more, which is not there yet: it may be the only one without an open
+        transaction."""
+        if len(self._writers) < PRODUCERS_MAX:
             return
         oldest = next((number for number, each in self._writers.items() if not each.open), None)
         if oldest is not None:
