@@ -73,17 +73,70 @@ def test_where_the_topic_closes_nobody_says_that_nothing_is_open() -> None:
     """The next owner may have taken a part of it by then, which nobody would end."""
 
     async def scenario(world: KafkaWorld) -> None:
-        partition, log = await opened(world, ONE, TWO), world.log()
+        partition, log = await opened(world, ONE), world.log()
+        await produced(partition, ONE)
         log.held = True
-        other = produced(partition, TWO)
+        marker = ended(partition, ONE)
+        await asyncio.sleep(1)
         nothing = ended(partition, ONE)
         await asyncio.sleep(1)
         assert not nothing.done()
         partition.topic.closed = True
         log.release()
-        assert (await other).error is ErrorCode.NONE
+        assert (await marker).error is ErrorCode.NONE
         with pytest.raises(ServiceNotReadyError):
             await nothing
+
+    run(scenario)
+
+
+def test_who_has_nothing_open_does_not_wait_for_what_others_send() -> None:
+    """In a partition that is in use something is always under way: the transaction did not end."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        partition, log = await opened(world, ONE, TWO), world.log()
+        log.held = True
+        other = produced(partition, TWO)
+        outcome = await asyncio.wait_for(ended(partition, ONE), 5)
+        assert (outcome.error, other.done()) == (ErrorCode.NONE, False)
+        log.release()
+        assert (await other).error is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_marker_whose_request_was_given_up_is_waited_for_all_the_same() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        partition, log = await opened(world, ONE), world.log()
+        await produced(partition, ONE)
+        log.held = True
+        given_up, again = ended(partition, ONE), ended(partition, ONE)
+        await asyncio.sleep(1)
+        given_up.cancel()
+        await asyncio.sleep(1)
+        assert not again.done()
+        log.held = False
+        log.release()
+        assert (await again).error is ErrorCode.NONE
+        assert partition._markers == {}
+        assert partition.positions.end_offset == 2, "it is written once"
+
+    run(scenario)
+
+
+def test_an_idempotent_producer_does_not_wait_for_what_others_send() -> None:
+    """As above: it was not known when there was nothing under way, and so it never began."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        partition, log = await world.services.partition(T, 0), world.log()
+        log.held = True
+        plain: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
+        partition.produce(memoryview(batch(1)), plain.set_result)
+        await asyncio.wait_for(partition.know_producers(), 5)
+        assert partition.producers_known
+        assert not plain.done()
+        log.release()
+        assert (await plain).error is ErrorCode.NONE
 
     run(scenario)
 

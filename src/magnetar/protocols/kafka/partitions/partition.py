@@ -10,8 +10,9 @@ Rules:
 * On a topic with ``LogAppendTime`` a batch gets this broker's time before it is appended: one time
   of all its records, a new checksum, nothing else. Followers have it as it is stored.
 * What is known of producers is read from the log's end before the first idempotent batch, and again
-  after an append failed, once none is under way; what is known of transactions likewise, before the
-  first batch, marker or reader whom they concern.
+  after an append failed, once none of such a batch is under way; what is known of transactions
+  likewise, before the first batch, marker or reader whom they concern.
+* Nobody waits for what others append: of a log in use something is always under way.
 """
 
 from __future__ import annotations
@@ -136,12 +137,14 @@ class Partition:
         self._states = ProducerSequences()
         self._known = False
         self._loading = asyncio.Lock()
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._sequences_under_way = 0
+        self._sequences_idle = asyncio.Event()
+        self._sequences_idle.set()
         self._parts_under_way = 0  # of transactions
         self._parts_idle = asyncio.Event()
         self._parts_idle.set()
+        self._markers: dict[int, asyncio.Future[Produced]] = {}
+        """That are under way, by producer."""
         self._places: OrderedDict[int, Position] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self._touched_s = float("-inf")
@@ -229,8 +232,9 @@ class Partition:
     def _append(self, batch: memoryview | bytes, what: _Appending) -> None:
         header = what.header
         times_ms = (max(0, header.max_timestamp_ms),)
-        self._under_way += 1
-        self._idle.clear()
+        if _has_sequence(header):
+            self._sequences_under_way += 1
+            self._sequences_idle.clear()
         if is_part(header):
             self._parts_under_way += 1
             self._parts_idle.clear()
@@ -238,9 +242,10 @@ class Partition:
         self.log.append((batch,), partial(self._appended, what), content)
 
     def _appended(self, what: _Appending, error: MagnetarError | None, runs: Sequence[Run]) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
+        if _has_sequence(what.header):
+            self._sequences_under_way -= 1
+            if not self._sequences_under_way:
+                self._sequences_idle.set()
         if is_part(what.header):
             self._parts_under_way -= 1
             if not self._parts_under_way:
@@ -324,34 +329,38 @@ class Partition:
                 return await self._append_marker(marker, commits)
             # Nothing is open, perhaps because the marker of an earlier request is on its way: that
             # one must be stored before this one is answered.
-            await self._parts_idle.wait()
+            marker = self._markers.get(producer_id)
+            if marker is not None:
+                await asyncio.wait([marker])
             self.check_usable()  # else another owner may have taken records of it since
             if self.transactions.known:
                 return Produced(ErrorCode.NONE)
 
     async def _append_marker(self, marker: bytes, commits: bool) -> Produced:
-        done: asyncio.Future[Produced] = self._loop.create_future()
+        header = read_batch_header(marker)
+        markers, producer_id = self._markers, header.producer_id
+        done = markers[producer_id] = self._loop.create_future()
 
         def told(outcome: Produced) -> None:
-            if not done.done():
-                done.set_result(outcome)
+            if markers.get(producer_id) is done:
+                del markers[producer_id]
+            done.set_result(outcome)
 
-        header = read_batch_header(marker)
         self._append(marker, _Appending(header, len(marker), Stamp(), told, commits=commits))
-        return await done
+        return await asyncio.shield(done)  # another may wait for it as well
 
     async def know_producers(self) -> None:
         """Read from the log's end what is stored of idempotent producers. Raises as reading."""
         async with self._reading():
             while not self.producers_known:
-                await self._idle.wait()
+                await self._sequences_idle.wait()
                 states = ProducerSequences()
                 for header in await self._last_headers():
                     if header is None:
                         states.not_read()
                     else:
                         states.add(header, header.base_offset)
-                if not self._under_way:
+                if not self._sequences_under_way:
                     self._states, self._known = states, True
 
     async def known_producers(self) -> list[KnownProducer]:
@@ -469,6 +478,11 @@ def described_producer(
     )
 
 
+def _has_sequence(header: BatchHeader) -> bool:
+    """It says something of an idempotent producer."""
+    return header.producer_id >= 0 and not header.attributes & CONTROL
+
+
 def _answer_repeat(known: KnownBatch, told: Told) -> None:
     """As the first one was answered, or is going to be."""
 
@@ -493,7 +507,7 @@ def _producers_headers(entries: Sequence[Entry | None]) -> list[BatchHeader | No
             found.append(None)
         elif is_batch(entry.payload):
             header = read_batch_header(entry.payload)
-            if header.producer_id >= 0 and not header.attributes & CONTROL:
+            if _has_sequence(header):
                 found.append(header)
     return found
 
