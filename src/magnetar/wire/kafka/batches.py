@@ -41,6 +41,7 @@ CONTROL: Final = 0x20
 
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 """Milliseconds; producers of Pulsar's may say more, up to 64 bits."""
+TIMESTAMP_MIN: Final = -(1 << 63)
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1
 

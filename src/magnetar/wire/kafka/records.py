@@ -20,6 +20,8 @@ from magnetar.wire.kafka.batches import (
     APPEND_TIME,
     BATCH_HEADER_BYTES,
     CODEC_MASK,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
     BatchHeader,
     build_batch,
     read_batch_header,
@@ -106,17 +108,27 @@ def parse_records(data: bytes, count: int) -> list[KafkaRecord]:
 
 
 def read_batch(batch: memoryview) -> tuple[BatchHeader, list[KafkaRecord]]:
-    """A batch taken apart. Raises ``ProtocolError``, ``ConfigError`` without its codec."""
+    """A batch taken apart. Raises ``ProtocolError``, also for a record that has no place among the
+    batch's offsets; ``ConfigError`` without its codec."""
     header = read_batch_header(batch)
     data = decompress(Codec(header.attributes & CODEC_MASK), batch[BATCH_HEADER_BYTES:])
-    return header, parse_records(data, header.record_count)
+    records = parse_records(data, header.record_count)
+    for record in records:
+        if not 0 <= record.offset_delta <= header.last_offset_delta:
+            raise ProtocolError(
+                f"a record at {record.offset_delta} of a batch that has 0 to "
+                f"{header.last_offset_delta}"
+            )
+    return header, records
 
 
 def timestamp_of(header: BatchHeader, record: KafkaRecord) -> int:
-    """When its producer says it made the record, or, if the batch says so, when it was stored."""
+    """When its producer says it made the record, or, if the batch says so, when it was stored; in
+    64 bits, which the sum of what a producer sends may not have."""
     if header.attributes & APPEND_TIME:
         return header.max_timestamp_ms
-    return header.base_timestamp_ms + record.timestamp_delta_ms
+    sum_ms = header.base_timestamp_ms + record.timestamp_delta_ms
+    return max(TIMESTAMP_MIN, min(sum_ms, TIMESTAMP_MAX))
 
 
 def record_times(data: bytes, header: BatchHeader) -> tuple[int, int]:

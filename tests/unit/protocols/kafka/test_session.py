@@ -17,7 +17,13 @@ from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
-from magnetar.wire.kafka.batches import TRANSACTIONAL, read_batch_header, split
+from magnetar.wire.kafka.batches import (
+    TIMESTAMP_MAX,
+    TRANSACTIONAL,
+    build_batch,
+    read_batch_header,
+    split,
+)
 from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataRequest, MetadataTopic
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import (
@@ -39,7 +45,7 @@ from magnetar.wire.kafka.produce_messages import (
 from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
-from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
+from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, rebuilt, run
 
 T = "t"
 
@@ -366,6 +372,32 @@ def test_offsets_are_found_by_time() -> None:
             answer = await peer.ask(ApiKey.LIST_OFFSETS, asked)
             found = answer.topics[0].partitions[0]
             assert (found.error_code, found.offset) == (0, offset), time_ms
+
+    run(scenario)
+
+
+def test_a_bad_batch_hides_none_behind_it_from_who_looks_by_time() -> None:
+    """A time past 64 bits ended the connection of whoever met it; records that are none were an
+    error of the partition."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        late = KafkaRecord(0, 5_000, None, b"late", [])
+        far = KafkaRecord(7, 0, None, b"elsewhere", [])
+        times = {"base_timestamp_ms": 10, "max_timestamp_ms": 10}
+        for sent in (
+            build_batch(b"no records", count=1, last_offset_delta=0, **times),
+            build_batch(b"no zstd", count=2, last_offset_delta=1, attributes=4, **times),
+            rebuilt(batch_of([far], 10), last_offset_delta=0),
+            rebuilt(batch_of([late], 10), base_timestamp_ms=TIMESTAMP_MAX),
+        ):
+            assert not (await produced(peer, sent)).error_code
+        await produced(peer, batch(1, base_timestamp_ms=TIMESTAMP_MAX - 1))
+        for time_ms, offset, found_ms in ((5, 0, 10), (11, 4, TIMESTAMP_MAX)):
+            part = ListOffsetsPartition(0, timestamp_ms=time_ms)
+            asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+            found = (await peer.ask(ApiKey.LIST_OFFSETS, asked)).topics[0].partitions[0]
+            assert (found.error_code, found.offset, found.timestamp_ms) == (0, offset, found_ms)
 
     run(scenario)
 

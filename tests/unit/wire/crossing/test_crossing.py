@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from magnetar.model.errors import NotAllowedError
+from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.wire.crossing.kafka_to_pulsar import NOT_CONVERTED, pulsar_entry, sealed_entry
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
-from magnetar.wire.kafka.batches import STAMP_BYTES, check_produced, stamp
+from magnetar.wire.kafka.batches import (
+    STAMP_BYTES,
+    TIMESTAMP_MAX,
+    build_batch,
+    check_produced,
+    stamp,
+)
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import (
     KafkaRecord,
@@ -26,6 +32,7 @@ from magnetar.wire.pulsar.compression import find_compressor
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
+from magnetar.wire.varint import varint
 
 RECORDS = [
     KafkaRecord(0, 0, b"key", b"value" * 20, [RecordHeader("h", b"text"), RecordHeader("n", None)]),
@@ -134,3 +141,23 @@ def test_a_time_that_no_clock_has_is_the_last_one(field: str) -> None:
     entry = memoryview(len(head).to_bytes(4, "big") + head + b"value")
     header, records = read_batch(memoryview(kafka_batch(entry, 7, 1)))
     assert timestamp_of(header, records[0]) == header.max_timestamp_ms == 2**63 - 1
+
+
+@pytest.mark.parametrize("delta_ms", [2**62, 2**68])
+def test_a_time_of_kafka_past_64_bits_is_the_last_one(delta_ms: int) -> None:
+    """Pulsar's messages have 64 bits for it."""
+    # Attributes, time, place, no key, the value, no headers.
+    body = b"\x00" + varint(delta_ms << 1) + b"\x00\x01\x0avalue\x00"
+    data = varint(len(body) << 1) + body
+    batch = build_batch(data, count=1, last_offset_delta=0, base_timestamp_ms=TIMESTAMP_MAX)
+    entry = pulsar_entry(memoryview(batch))
+    ((told, payload),) = iterate_messages(entry, entry_metadata(entry))
+    assert (told.event_time_ms, bytes(payload)) == (TIMESTAMP_MAX, b"value")
+
+
+@pytest.mark.parametrize("place", [-1, 2, 9])
+def test_a_record_that_has_no_place_in_its_batch_makes_it_none(place: int) -> None:
+    records = [KafkaRecord(each, 0, None, b"value") for each in (0, place)]
+    batch = batch_of(records, 5_000, last_offset_delta=1)
+    with pytest.raises(ProtocolError, match="a record at"):
+        pulsar_entry(memoryview(batch))

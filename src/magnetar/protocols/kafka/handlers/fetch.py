@@ -423,15 +423,26 @@ async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
         if not is_batch(payload):
             offset = await positions.offset_of(place)
             payload = memoryview(kafka_batch(payload, offset, partition.log.epoch))
-        header, records = read_batch(payload)
-        for record in records:
-            made_ms = timestamp_of(header, record)
-            offset = header.base_offset + record.offset_delta
+        for offset, made_ms in _times(payload):
             if made_ms >= time_ms and offset >= begin:
                 return offset, made_ms
         # The log finds entries by publish times, and a record may say that it is older.
         place = positions.next_position(place)
     return -1, -1
+
+
+def _times(batch: memoryview) -> list[tuple[int, int]]:
+    """The offset and the time of each record. Of a batch that cannot be taken apart: its ends, with
+    the greatest time that it says. It is no reason to find none of what lies behind it; consumers
+    meet it where they read it."""
+    try:
+        header, records = read_batch(batch)
+    except ProtocolError:
+        header = read_batch_header(batch)
+        ends = header.base_offset, header.next_offset - 1
+        return [(each, header.max_timestamp_ms) for each in ends]
+    base = header.base_offset
+    return [(base + each.offset_delta, timestamp_of(header, each)) for each in records]
 
 
 async def offset_for_leader_epoch(
