@@ -310,6 +310,24 @@ def test_what_comes_between_a_look_and_the_watch_is_found(monkeypatch: Any) -> N
     run(scenario)
 
 
+def test_a_fetch_ends_with_its_connection() -> None:
+    """It held its topics, and was told of each append, until its time was over."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch())
+        topic = world.services.topics.find(parse_topic("t-partition-0"))
+        assert topic is not None
+        peer.tell(ApiKey.FETCH, fetching(1, wait_ms=50_000))
+        assert await peer.quiet()
+        assert topic.in_use
+        peer.session.connection_lost(None)
+        assert await peer.quiet()
+        assert not topic.in_use
+
+    run(scenario)
+
+
 def test_a_topic_is_in_use_while_it_is_fetched_from() -> None:
     """Where topics were unloaded soon, a fetch of many loaded the first ones again when it had the
     last ones, and so on until its time was over."""

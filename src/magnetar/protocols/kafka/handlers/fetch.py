@@ -8,7 +8,7 @@ Rules:
 * The first partition that has something gives at least one batch, whatever the client's bounds
   are, so that a batch larger than they are can be read; every other keeps to what is left.
 * A fetch that finds less than ``bytes_min`` waits until one of its logs grows, or ``wait_ms_max``
-  is over; an error ends the wait at once. Nothing is polled.
+  is over; an error ends the wait at once, and so does the end of the connection. Nothing is polled.
 * Who reads what is committed gets batches before the last stable offset only, and is told which
   transactions among them were aborted; markers go out to everybody, since clients go by them.
 * A follower's fetch (it names a replica) is answered by its partition's replica, not by a topic.
@@ -110,6 +110,7 @@ async def fetch(
     began_s = loop.time()
     deadline = began_s + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
     grown = asyncio.Event()
+    session.at_end(fetch, grown.set)
     watches: dict[Partition, Callable[[], None]] = {}
     held = _HeldTopics()
     try:
