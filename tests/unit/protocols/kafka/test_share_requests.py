@@ -410,6 +410,72 @@ def test_what_a_broken_connection_held_is_free_at_once() -> None:
     run(scenario)
 
 
+def test_a_fetch_ends_with_its_connection() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        member, other = await joined(world), await joined(world, "b")
+        await member.fetch(wait_ms_max=0)
+        await other.fetch(wait_ms_max=0)  # so that the partition's state is kept
+        member.peer.tell(ApiKey.SHARE_FETCH, member.asks(wait_ms_max=50_000))
+        assert await member.peer.quiet()
+        tasks = [each.get_name() for each in asyncio.all_tasks()]
+        assert any("SHARE_FETCH" in name for name in tasks)
+        member.peer.session.connection_lost(None)
+        assert await member.peer.quiet()
+        tasks = [each.get_name() for each in asyncio.all_tasks()]
+        assert not any("SHARE_FETCH" in name for name in tasks)
+
+    run(scenario)
+
+
+def test_a_session_is_closed_also_where_settings_cannot_be_read(monkeypatch: Any) -> None:
+    """It was gone, and what its member held was not given back, nor its partitions forgotten."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        a, b = await joined(world, "a"), await joined(world, "b")
+        await a.fetch(wait_ms_max=0)
+        await produced(world, 2)
+        assert await a.acquired() == [(0, 1, 1)]
+        leader = world.server.coordinated_groups.share_leader
+
+        async def away(group_id: str) -> None:
+            raise BrokerMetadataError("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(leader, "settings", away)
+            closing = a.asks()
+            closing.session_epoch = -1
+            answer = await a.peer.ask(ApiKey.SHARE_FETCH, closing)
+            assert answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (leader._users, leader._led, len(leader.sessions)) == ({}, {}, 0)
+        assert await b.acquired() == [(0, 1, 1)]
+
+    run(scenario)
+
+
+def test_a_request_makes_few_tasks_whatever_it_names(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        member = await joined(world)
+        await member.fetch(wait_ms_max=0)
+        most, one = 0, share_fetch.ShareFetchHandlers._acknowledge
+
+        async def counted(self: Any, *said: Any) -> Any:
+            nonlocal most
+            most = max(most, len(asyncio.all_tasks()))
+            return await one(self, *said)
+
+        monkeypatch.setattr(share_fetch.ShareFetchHandlers, "_acknowledge", counted)
+        said = [AcknowledgedBatch(0, 0, [ACCEPT])]
+        parts = [SharedPartition(index, said) for index in range(3_000)]
+        request = ShareAcknowledgeRequest(G, "a", 1, [SharedTopic(member.topic_id, parts)])
+        answer = await member.peer.ask(ApiKey.SHARE_ACKNOWLEDGE, request)
+        errors = [each.error_code for each in answer.topics[0].partitions]
+        assert errors[0] == ErrorCode.INVALID_RECORD_STATE
+        assert set(errors[1:]) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert most < 200
+
+    run(scenario)
+
+
 def test_a_session_that_is_closed_gives_back_what_was_not_looked_at() -> None:
     async def scenario(world: KafkaWorld) -> None:
         a, b = await joined(world, "a"), await joined(world, "b")

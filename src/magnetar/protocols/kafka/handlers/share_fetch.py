@@ -124,13 +124,14 @@ class ShareFetchHandlers:
                 why = f"the session has more than {PARTITIONS_MAX} partitions"
                 return ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
         answers = await self._acknowledged(session, key.group_id, key.member_id, request.topics)
+        if request.session_epoch == CLOSE_EPOCH:  # whatever becomes of the answer: nobody else does
+            await self._leader.end(share, looked_at=False)
         try:
             settings = await self._leader.settings(key.group_id)
         except MagnetarError as error:
             return ShareFetchResponse(error_code=error_code(error), error_message=str(error))
-        if request.session_epoch == CLOSE_EPOCH:
-            await self._leader.end(share, looked_at=False)
-        elif request.records_max > 0 and request.bytes_max > 0:
+        wants = request.records_max > 0 and request.bytes_max > 0
+        if wants and request.session_epoch != CLOSE_EPOCH:
             await self._wait(session, share, request, answers)
         answer = ShareFetchResponse(lock_timeout_ms=settings.limits.lock_ms)
         for topic_id, parts in _by_topic(answers):
@@ -156,6 +157,7 @@ class ShareFetchHandlers:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
         grown = asyncio.Event()
+        session.at_end(self, grown.set)
         watches: dict[Hashable, Callable[[], None]] = {}
         try:
             while True:
@@ -278,15 +280,16 @@ class ShareFetchHandlers:
                     one = Acknowledgement(each.first_offset, each.last_offset, each.types)
                     said.setdefault(place, []).append(one)
         answers: _Answers = {}
-        gate = asyncio.Semaphore(WRITES_AT_ONCE)
 
-        async def one_place(place: TopicIdPartition) -> None:
-            async with gate:
-                key = ShareStateKey(group_id, place)
-                answers[place] = await self._acknowledge(session, key, member_id, said[place])
+        async def one_place(place: TopicIdPartition) -> _Said:
+            key = ShareStateKey(group_id, place)
+            return await self._acknowledge(session, key, member_id, said[place])
 
-        await asyncio.gather(*map(one_place, said))
-        return {place: answers[place] for place in said}
+        places = list(said)
+        for start in range(0, len(places), WRITES_AT_ONCE):
+            some = places[start : start + WRITES_AT_ONCE]
+            answers.update(zip(some, await asyncio.gather(*map(one_place, some)), strict=True))
+        return answers
 
     async def _acknowledge(
         self,

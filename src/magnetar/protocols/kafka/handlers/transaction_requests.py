@@ -46,6 +46,8 @@ from magnetar.wire.kafka.transaction_messages import (
 FENCED_SINCE: Final = 2
 """The version of a producer's requests from which on it knows ``PRODUCER_FENCED``."""
 FENCED_SINCE_INIT: Final = 4
+MARKERS_AT_ONCE: Final = 256
+"""Tasks of one request, which may name a million partitions."""
 STATES: Final = frozenset(state.value for state in TransactionState)
 
 
@@ -200,14 +202,14 @@ class TransactionHandlers:
         ending = Ending(
             marker.producer_id, marker.producer_epoch, marker.commits, marker.coordinator_epoch
         )
-        errors = await asyncio.gather(
-            *(
-                self.transactions.end_in((topic.name, index), ending, asked)
-                for index in topic.partitions
+        found = TopicResults(topic.name)
+        for start in range(0, len(topic.partitions), MARKERS_AT_ONCE):
+            some = topic.partitions[start : start + MARKERS_AT_ONCE]
+            errors = await asyncio.gather(
+                *(self.transactions.end_in((topic.name, each), ending, asked) for each in some)
             )
-        )
-        outcomes = zip(topic.partitions, errors, strict=True)
-        return TopicResults(topic.name, [PartitionResult(*each) for each in outcomes])
+            found.partitions += [PartitionResult(*each) for each in zip(some, errors, strict=True)]
+        return found
 
     # -- for people ---------------------------------------------------------------------------
 
