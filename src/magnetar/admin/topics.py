@@ -130,7 +130,7 @@ class TopicService:
     async def partitions(self, topic: str, create: bool = False) -> int:
         """0 when the topic is not partitioned (or not there). ``create``: make it first, if
         topics are made on their first use. Raises ``TopicNotFoundError`` for an unknown
-        namespace."""
+        namespace, and, with ``create``, for a topic that is not there and not made."""
         name = parse_topic(topic)
         if create:
             return await self._topics.partitions(name, True)

@@ -170,23 +170,24 @@ class Topics:
         return await self._store.ledger_bytes(name.log_name)
 
     async def partitions(self, name: TopicName, create: bool) -> int:
-        """The number of partitions, 0 for a topic without; with ``create`` a topic that does not
-        exist may be made as a partitioned one, if brokers are set to. Raises
-        ``TopicNotFoundError`` for an unknown namespace, and, without ``create``, for an unknown
-        topic."""
+        """The number of partitions, 0 for a topic without. ``create``: one that does not exist is
+        made as a partitioned one, if brokers are set to, or may be made on its first use. Raises
+        ``TopicNotFoundError`` for an unknown namespace, and for a topic that does not exist and is
+        not made on this request: who writes would learn it only when all is written."""
         partitioned, config = self._control.partitioned, self._config
         await self._control.namespaces.check(name)
         count = await partitioned.partitions(name)
         if count or name in self._open:
             return count
-        automatic = config.auto_create_topics and config.auto_create_partitions > 0
-        if create and not (automatic and name.partition < 0):
+        new = config.auto_create_partitions if create and name.partition < 0 else 0
+        if create and name.partition < 0 and config.auto_create_topics and not new:
             return 0
         if await self.exists(name):
             return 0
-        if not create:
-            raise TopicNotFoundError(f"topic {name} does not exist")
-        await partitioned.create(name, config.auto_create_partitions)
+        await self._check_may_make(name, create)
+        if not new:
+            return 0
+        await partitioned.create(name, new)
         return await partitioned.partitions(name)
 
     async def create(self, name: TopicName) -> bool:

@@ -162,6 +162,36 @@ def test_without_automatic_creation() -> None:
     run(scenario, auto_create_topics=False)
 
 
+def test_who_asks_for_partitions_is_told_that_a_topic_is_not_made() -> None:
+    """Rows that are written exactly once were committed for it and never taken in: its partitions
+    are all that is asked for before."""
+
+    async def without(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        for create in (True, False):
+            answer = (await peer.ask(partitions_of("p", create))).partitionMetadataResponse
+            assert answer.error == ServerError.TOPIC_NOT_FOUND
+        assert await world.admin.create("p")
+        assert await world.admin.create_partitioned("parts", 2)
+        for name, count in (("p", 0), ("parts", 2), ("parts-partition-1", 0)):
+            answer = (await peer.ask(partitions_of(name))).partitionMetadataResponse
+            assert (answer.HasField("error"), answer.partitions) == (False, count)
+
+    async def with_it(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        assert await world.admin.create_partitioned("parts", 2)
+        answer = (await peer.ask(partitions_of("parts-partition-2"))).partitionMetadataResponse
+        assert answer.error == ServerError.TOPIC_NOT_FOUND
+        for name in ("parts-partition-1", "alone-partition-2", "p"):
+            answer = (await peer.ask(partitions_of(name))).partitionMetadataResponse
+            assert (answer.HasField("error"), answer.partitions) == (False, 0)
+
+    run(without, auto_create_topics=False)
+    run(with_it)
+
+
 def test_a_subscriber_may_ask_not_to_create() -> None:
     async def scenario(world: World) -> None:
         peer = world.peer()
