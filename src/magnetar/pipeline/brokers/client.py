@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from magnetar.model.errors import BrokerError, NotAllowedError
+from magnetar.model.errors import BrokerError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.brokers.access import TlsAddress
 from magnetar.pipeline.brokers.connection import (
     BrokerConnection,
@@ -38,14 +38,21 @@ class BrokerClient:
         self.timeout_s = timeout_s
         self._kept: BrokerConnection | None = None
 
-    def partitions(self, topic: str) -> list[str]:
-        """The names of the topic's partitions; the topic itself when it has none."""
+    def partitions(self, topic: str, *, make: bool = False) -> list[str]:
+        """The names of the topic's partitions; the topic itself when it has none, or is not there.
+        ``make``: for who writes. One that is not there is made with partitions where brokers are
+        set to, and ``TopicNotFoundError`` says that it would not be made on its first use either.
+        """
         command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
         command.partitionMetadata.topic = topic
         command.partitionMetadata.request_id = 1
+        command.partitionMetadata.metadata_auto_creation_enabled = make
         answer = self.ask(command).partitionMetadataResponse
         if answer.response == answer.Failed:
-            raise refused(answer.error, f"topic {topic}: {answer.message}")
+            failure = refused(answer.error, f"topic {topic}: {answer.message}")
+            if isinstance(failure, TopicNotFoundError) and not make:
+                return [topic]  # whoever opens it hears more
+            raise failure
         if not answer.partitions:
             return [topic]
         return [f"{topic}-partition-{number}" for number in range(answer.partitions)]

@@ -62,6 +62,11 @@ class LogWatch:
         """The names of the topic's partitions; the topic itself when it has none."""
         return self._persist(lambda: self._client.partitions(topic))
 
+    def partitions_to_write(self, topic: str) -> list[str]:
+        """As ``partitions``, of a topic that is made if it is not there. Raises
+        ``TopicNotFoundError`` for one that is not made."""
+        return self._persist(lambda: self._client.partitions(topic, make=True))
+
     def topics(self, namespace: str) -> list[str]:
         """Full names of all topics and partitions of a namespace."""
         return self._persist(lambda: self._client.topics(namespace))

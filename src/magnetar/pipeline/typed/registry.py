@@ -79,7 +79,7 @@ class SchemaClient:
         """The version that the schema has on the topic, where it is registered if it is new: what
         a producer does that comes with it, so that the topic is made, too. Raises
         ``IncompatibleSchemaError`` with the registry's reason."""
-        partition = self._client.partitions(topic)[0]
+        partition = self._client.partitions(topic, make=True)[0]
         connection = BrokerConnection(self._client.owner(partition), self._client.timeout_s)
         command = BaseCommand(type=BaseCommand.PRODUCER)
         producer = command.producer

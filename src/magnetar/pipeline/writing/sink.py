@@ -119,7 +119,7 @@ class Sink:
         logs.be_patient()
         values = None if typed is None else typed.opened()
         version = without_schema if values is None else values.version
-        encoder = encoder_of(options, logs.partitions, version)
+        encoder = encoder_of(options, logs.partitions_to_write, version)
         sender = EntrySender(client, patience_s, None if typed is None else typed.schema)
         rows = 0
         try:

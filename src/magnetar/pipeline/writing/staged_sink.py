@@ -227,7 +227,7 @@ class StagedSink:
 
     def _encoder(self, logs: LogWatch, values: ValueWriter | None) -> RowEncoder:
         version = without_schema if values is None else values.version
-        return encoder_of(self.options, logs.partitions, version)
+        return encoder_of(self.options, logs.partitions_to_write, version)
 
     def _expires_ms(self, after_ms: int) -> int:
         """When the record of a query may go that has one batch; others stay."""
