@@ -27,7 +27,11 @@ from magnetar.wire.pulsar.writing import Columns, EncodedKey, EntryBuilder, Head
 
 ENTRY_BYTES_MAX: Final = 5 << 20
 """What Pulsar's clients and brokers take by default."""
+CUT_BYTES_MAX: Final = 4 << 20
+"""Of the rows of one entry, if they are several, whatever is asked for: what stands around them is
+estimated."""
 ROW_OVERHEAD_BYTES: Final = 24
+PROPERTY_OVERHEAD_BYTES: Final = 10
 
 _Pairs: TypeAlias = Sequence[tuple[str, str | None]]
 
@@ -125,7 +129,7 @@ class RowEncoder:
                         stop - start,
                     )
                 )
-                for i, (start, stop) in enumerate(self._cuts(joined.value_bytes))
+                for i, (start, stop) in enumerate(self._cuts(joined.row_bytes))
             ]
             yield Encoded(topic, entries, len(part.values))
 
@@ -221,20 +225,20 @@ class RowEncoder:
 
     def _sized(self, columns: Columns) -> Iterator[Columns]:
         """At most so many messages, and about so many bytes, at a time."""
-        values = columns.values
-        for start, stop in self._cuts([0 if v is None else len(v) for v in values]):
-            yield columns if stop - start == len(values) else columns.part(start, stop)
+        rows = len(columns.values)
+        for start, stop in self._cuts(_row_bytes(columns)):
+            yield columns if stop - start == rows else columns.part(start, stop)
 
-    def _cuts(self, value_bytes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _cuts(self, row_bytes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """(start, stop) of the rows of each entry."""
-        count = len(value_bytes)
-        ends = list(accumulate([ROW_OVERHEAD_BYTES + size for size in value_bytes]))
+        count, bytes_max = len(row_bytes), min(self._encoding.bytes_max, CUT_BYTES_MAX)
+        ends = list(accumulate([ROW_OVERHEAD_BYTES + size for size in row_bytes]))
         start = 0
         while start < count:
             before = ends[start - 1] if start else 0
             stop = min(start + self._encoding.messages_max, count)
-            if ends[stop - 1] - before > self._encoding.bytes_max:
-                stop = _last_within(ends, start, stop, before + self._encoding.bytes_max)
+            if ends[stop - 1] - before > bytes_max:
+                stop = _last_within(ends, start, stop, before + bytes_max)
             yield start, stop
             start = stop
 
@@ -242,6 +246,33 @@ class RowEncoder:
 def _last_within(ends: Sequence[int], start: int, stop: int, limit: int) -> int:
     """The end of the longest run from ``start`` on within ``limit``, of one row at least."""
     return max(start + 1, bisect_right(ends, limit, start, stop))
+
+
+def _row_bytes(columns: Columns) -> list[int]:
+    """Of the value, the key and the properties of each row."""
+    found = [0 if value is None else len(value) for value in columns.values]
+    if columns.keys is not None:
+        found = [size + _key_bytes(key) for size, key in zip(found, columns.keys, strict=True)]
+    if columns.properties is None:
+        return found
+    pairs = (each.items() if isinstance(each, Mapping) else each for each in columns.properties)
+    return [
+        size + sum(_property_bytes(*pair) for pair in each or ())
+        for size, each in zip(found, pairs, strict=True)
+    ]
+
+
+def _key_bytes(key: Key | None) -> int:
+    text = key.text if isinstance(key, EncodedKey) else key
+    return _text_bytes(text) if isinstance(text, str) else len(text or b"")
+
+
+def _property_bytes(name: str, value: str | None) -> int:
+    return _text_bytes(name) + _text_bytes(value or "") + PROPERTY_OVERHEAD_BYTES
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def columns_of(batch: pa.RecordBatch) -> Columns:

@@ -26,9 +26,10 @@ _Numbers: TypeAlias = np.ndarray[Any, Any]
 
 
 class JoinedRows(NamedTuple):
-    """Messages one after the other: that of row ``i`` is ``data[bounds[i]:bounds[i + 1]]``."""
+    """Messages one after the other: that of row ``i`` is ``data[bounds[i]:bounds[i + 1]]``.
+    ``row_bytes``: of each row's value and key."""
 
-    value_bytes: list[int]
+    row_bytes: list[int]
     data: memoryview
     bounds: list[int]
 
@@ -75,16 +76,18 @@ class SimpleRows(NamedTuple):
         lengths: _Numbers = pc.binary_length(self.values).to_numpy()
         if self.keys is None:
             parts = [*_around(lengths, lambda size: (builder.value_head(size),)), self.values]
+            row_bytes = lengths
         else:
             keys = self.keys.cast(pa.binary())
             of_keys: _Numbers = pc.binary_length(keys).to_numpy()
             both = of_keys.astype(np.int64) << 32 | lengths
             before, after = _around(both, lambda two: builder.around(two >> 32, two & 0xFFFFFFFF))
             parts = [before, keys, after, self.values]
+            row_bytes = lengths + of_keys
         whole = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
         _, offsets, data = whole.buffers()
         bounds = np.frombuffer(offsets, np.int32)[whole.offset : whole.offset + len(whole) + 1]
-        return JoinedRows(lengths.tolist(), memoryview(data), bounds.tolist())
+        return JoinedRows(row_bytes.tolist(), memoryview(data), bounds.tolist())
 
 
 def _around(lengths: _Numbers, around: Callable[[int], tuple[bytes, ...]]) -> list[pa.Array]:

@@ -66,6 +66,25 @@ def test_large_rows_make_small_batches() -> None:
     assert [entry_metadata(e).num_messages for e in found.entries] == [2, 2, 1, 1]
 
 
+@pytest.mark.parametrize("simple", [True, False])
+def test_large_keys_and_properties_make_small_batches(simple: bool) -> None:
+    """Values alone were counted: a write of small ones with large keys, or properties, failed."""
+    more: dict[str, object] = {} if simple else {"key_is_base64": [False] * 5}
+    keys = ["k" * 100, "\xfc" * 50, "k" * 100, "", "k" * 900]
+    (found,) = encode(encoder(bytes_max=250), value=[b"v"] * 5, key=keys, **more)
+    assert [entry_metadata(e).num_messages for e in found.entries] == [2, 2, 1]
+    if not simple:
+        pairs = pa.array([[("p", "v" * 90)], [("p" * 90, None)]] * 2, pa.map_("string", "string"))
+        (found,) = encode(encoder(bytes_max=260), value=[b"v"] * 4, properties=pairs)
+        assert [entry_metadata(e).num_messages for e in found.entries] == [2, 2]
+
+
+def test_entries_are_never_larger_than_a_topic_takes() -> None:
+    """However large they may be by the options."""
+    (found,) = encode(encoder(bytes_max=64 << 20), value=[b"x" * (1 << 20)] * 9)
+    assert [entry_metadata(e).num_messages for e in found.entries] == [3, 3, 3]
+
+
 def test_a_row_that_no_topic_takes_is_refused() -> None:
     with pytest.raises(BrokerError, match="the most that a topic takes is"):
         encode(encoder(), value=[b"x" * (6 << 20)])
