@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar.model.errors import ConfigError
 
@@ -57,8 +57,15 @@ def after_entry(ledger_id: int, entry_id: int) -> Place:
     return Place(ledger_id, entry_id + 1, 0) if ledger_id >= 0 else START
 
 
+ID_MAX: Final = 2**63 - 1
+LEAST: Final = -1
+"""Of each of a place's numbers, as ids of messages are written."""
+BATCH_INDEX_MAX: Final = 2**31 - 1
+
+
 def parse_place(text: str) -> Place:
-    """``"ledger:entry"`` or ``"ledger:entry:batch"``, as ``str`` of a place writes it."""
+    """``"ledger:entry"`` or ``"ledger:entry:batch"``, as ``str`` of a place writes it; or as the id
+    of a message that is an entry of its own, whose batch index is -1."""
     parts = text.split(":")
     try:
         numbers = [int(part) for part in parts]
@@ -66,7 +73,10 @@ def parse_place(text: str) -> Place:
         numbers = []
     if len(numbers) not in (2, 3):
         raise ConfigError(f"position {text!r} is not 'ledger:entry' or 'ledger:entry:batch'")
-    return Place(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 0)
+    ledger_id, entry_id, index = (*numbers, 0)[:3]
+    if min(numbers) < LEAST or max(ledger_id, entry_id) > ID_MAX or index > BATCH_INDEX_MAX:
+        raise ConfigError(f"position {text!r} is none: no message has such an id")
+    return Place(ledger_id, entry_id, max(0, index))  # -1 is no place within an entry
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,20 @@ def test_a_bad_place_is_refused(text: str) -> None:
         parse_place(text)
 
 
+def test_the_id_of_a_message_is_the_place_before_it() -> None:
+    """That of one that is an entry of its own was a place before its entry: a read from the one
+    before, by its number, to there had no rows."""
+    assert parse_place("7:3:-1") == parse_place("7:3") == Place(7, 3, 0)
+    assert parse_place("7:-1:-1") == Place(7, -1, 0)
+    assert parse_place("-1:-1:0") == START
+
+
+@pytest.mark.parametrize("text", ["7:-5:0", "-7:3:0", "7:3:-2", f"7:{2**63}:0", f"7:3:{2**31}"])
+def test_a_place_that_no_message_has_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no message has such an id"):
+        parse_place(text)
+
+
 def test_a_foreign_offset_is_refused() -> None:
     with pytest.raises(ConfigError, match="not this source's"):
         from_offset({"partition-1": 5})

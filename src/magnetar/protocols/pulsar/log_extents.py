@@ -145,7 +145,8 @@ async def _answer_places(extent: LogExtent, source: ReadableLog, question: LogQu
         position = Position(place.ledger_id, place.entry_id)
         entry = EARLIEST if position.ledger_id < 0 else position
         first = await positions.offset_of(entry)
-        _fill(extent.of_places.add(), position, place.batch_index, first + place.batch_index)
+        index = max(0, place.batch_index)  # -1 in ids of messages that are entries of their own
+        _fill(extent.of_places.add(), position, index, first + index)
     for time_ms in question.times_ms:
         entry = await source.first_at(time_ms)
         _fill(extent.of_times.add(), entry, 0, await positions.offset_of(entry))

@@ -84,8 +84,9 @@ def test_offsets_are_places_and_places_are_offsets() -> None:
             back.places.add(ledger_id=ledger_id, entry_id=entry_id, batch_index=batch_index)
         back.places.add(ledger_id=-1, entry_id=-1)
         back.places.add(ledger_id=1, entry_id=5)  # after the last of a ledger
+        back.places.add(ledger_id=1, entry_id=0, batch_index=-1)  # as the id of one without a batch
         offsets = [offset for *_, offset in places((await told(peer, back)).of_places)]
-        assert offsets == [0, 4, 14, 15, 20, 21, 21, 0, 15]
+        assert offsets == [0, 4, 14, 15, 20, 21, 21, 0, 15, 0]
 
     run(scenario)
 
