@@ -16,6 +16,11 @@ from difflib import get_close_matches
 from magnetar.model.errors import ConfigError
 
 WHOLE = re.compile(r"-?[0-9]+")
+NUMBER_MAX = 2**63 - 1
+"""What Spark, and what is asked of brokers, has room for."""
+DIGITS_MAX = 40
+TIMEOUT_MS_MAX = 10**12
+"""Thirty years. Python's sockets wait no longer than three hundred."""
 
 TABLE_PREFIX = "option."
 SIZES = {
@@ -37,7 +42,7 @@ DURATIONS_MS = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
-QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
+QUANTITY = re.compile(r"([0-9]+)\s*([a-z]*)")
 
 
 class OptionValues:
@@ -68,13 +73,21 @@ class OptionValues:
             raise ConfigError(f"option {name!r} is missing; for example {example!r}")
         return value
 
-    def number(self, name: str, default: int | None, least: int = 1) -> int | None:
+    def number(
+        self, name: str, default: int | None, least: int = 1, most: int = NUMBER_MAX
+    ) -> int | None:
         value = self.text(name)
         if value is None:
             return default
-        if not WHOLE.fullmatch(value.strip()) or int(value) < least:
+        digits = value.strip()
+        if not WHOLE.fullmatch(digits) or int(digits[:DIGITS_MAX]) < least:
             raise ConfigError(f"option {name!r} takes a whole number from {least}, not {value!r}")
-        return int(value)
+        if len(digits) > DIGITS_MAX or int(digits) > most:
+            raise ConfigError(f"option {name!r} is {_short(value)}; it takes {most} at most")
+        return int(digits)
+
+    def timeout_ms(self, name: str, default: int) -> int:
+        return self.number(name, default, most=TIMEOUT_MS_MAX) or 0
 
     def flag(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false") if default else ("false", "true")) == "true"
@@ -101,9 +114,15 @@ class OptionValues:
         if value is None:
             return None
         found = QUANTITY.fullmatch(value.strip().lower())
-        if found is None or found[2] not in units or int(found[1]) == 0:
+        if found is None or found[2] not in units or not found[1].strip("0"):
             raise ConfigError(f"option {name!r} takes {form}, not {value!r}")
+        if len(found[1]) > DIGITS_MAX or int(found[1]) * units[found[2]] > NUMBER_MAX:
+            raise ConfigError(f"option {name!r} is {_short(value)}; it takes {NUMBER_MAX} at most")
         return int(found[1]) * units[found[2]]
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= DIGITS_MAX else f"{value[:DIGITS_MAX]}..."
 
 
 def is_of_a_table(raw: Mapping[str, str]) -> bool:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from magnetar.model.errors import ConfigError
+from magnetar.pipeline.option_values import NUMBER_MAX
 from magnetar.pipeline.places import Place, parse_place
 from magnetar.pipeline.topic_names import full_topic, partition_of, topic_of
 
@@ -92,7 +93,7 @@ def parse_times(option: str, text: str, default: str) -> Bound:
     form = "JSON from topic partition to milliseconds since 1970"
     spots: dict[str, Spot] = {}
     for name, value in _by_partition(option, text, form):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBER_MAX:
             raise ConfigError(f"option {option!r} takes {form}, not {value!r} for {name}")
         spots[name] = AtTime(value)
     return Bound(option, default, spots)

@@ -123,7 +123,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
         column_names=naming,
         headers=options.flag("includeHeaders", False),
-        poll_timeout_ms=options.number("pollTimeoutMs", 60_000) or 0,
+        poll_timeout_ms=options.timeout_ms("pollTimeoutMs", 60_000),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         losses=_losses(options),
         read_mode=options.choice("readMode", ("auto", "storage", "broker")),
@@ -233,7 +233,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         service_url=options.needed("service.url", "pulsar://127.0.0.1:6650"),
         topic=full_topic(topic) if topic else None,
-        send_timeout_ms=options.number("sendTimeoutMs", 60_000) or 0,
+        send_timeout_ms=options.timeout_ms("sendTimeoutMs", 60_000),
         compression=options.choice("compression", ("none", "lz4", "zlib", "zstd", "snappy")),
         batching_messages_max=options.number("batchingMaxMessages", 1000) or 1,
         delivery=parse_delivery(options),

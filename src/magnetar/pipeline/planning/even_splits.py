@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.places import NO_OFFSETS, Place
 from magnetar.pipeline.planning.plans import entries_between
 from magnetar.pipeline.planning.splits import PlannedRange, Split
+
+PIECES_MAX: Final = 10_000
+"""Of a range: more tasks than that are of no use to anybody."""
 
 LedgersBetween = Callable[[str, Place, Place], Sequence[LedgerFacts]]
 
@@ -54,6 +58,7 @@ def _cuts(ledgers: Sequence[LedgerFacts], part: PlannedRange, pieces: int) -> li
     """Places strictly inside of the range, after equally many entries each."""
     spans = [(facts.ledger_id, *entries_between(facts, part.start, part.end)) for facts in ledgers]
     total = sum(stop - first for _, first, stop in spans)
+    pieces = min(pieces, total, PIECES_MAX)
     targets = [total * number // pieces for number in range(1, pieces)]
     cuts: list[Place] = []
     before = 0

@@ -64,3 +64,12 @@ def test_pieces_are_shared_by_messages() -> None:
     assert [len(splitter.split(part)) for part in (large, small)] == [9, 1]
     assert splitter.split(large)[1].part == PlannedRange(T, Place(1, 10, 0), Place(1, 20, 0), 7)
     assert len(EvenSplits([large, small], 2, lambda *_: facts).split(large)) == 1
+
+
+def test_more_tasks_than_there_are_entries_are_not_counted_up_to() -> None:
+    facts = [LedgerFacts(1, 90, 900, True)]
+    part = PlannedRange(T, START, Place(1, 90, 0), 0, 0, 90)
+    for pieces in (10**9, 2**63 - 1):
+        splits = EvenSplits([part], pieces, lambda *_: facts).split(part)
+        check_cover(part, splits)
+        assert len(splits) == 90
