@@ -19,6 +19,7 @@ from magnetar.env.free_ports import free_port
 from magnetar.env.tls import client_tls
 from magnetar.model.errors import NotAllowedError
 from magnetar.pipeline.brokers.client import BrokerClient
+from magnetar.pipeline.writing.staged_session import StagedSession
 from tests.certificates import Authority
 from tests.standalone import Standalone
 from tests.unit.cluster.security.files import token, write_secret, write_users
@@ -254,3 +255,16 @@ def test_the_pipeline_shows_the_token_of_its_environment(
     monkeypatch.setenv("MAGNETAR_TOKEN", token("nobody"))
     with pytest.raises(NotAllowedError, match="nobody may not"):
         BrokerClient(site.tls_url).extent(topic)
+
+
+def test_staged_writes_go_through_brokers_by_tls(
+    site: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETAR_TOKEN", token("root"))
+    monkeypatch.setenv("MAGNETAR_TRUST", site.trust)
+    session = StagedSession(site.tls_url, 10_000)
+    try:
+        begun = session.run(session.queries.begin("by-tls", "run"))
+        assert session.run(session.queries.read("by-tls")) == begun.record
+    finally:
+        session.close()

@@ -25,7 +25,7 @@ from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.log.managed.quorums import quorums_of_logs
 from magnetar.model.errors import NoSpaceError, NotEnoughBookiesError
 from magnetar.model.ledger import Quorums
-from magnetar.pipeline.brokers.connection import parse_service_urls
+from magnetar.pipeline.brokers.connection import PORTS, parse_service_urls
 from magnetar.pipeline.brokers.link import BrokerLink
 from magnetar.pipeline.brokers.staging import (
     BrokerBookies,
@@ -123,15 +123,16 @@ class _ByMetadata:
 
 async def _open(url: str, patience_ms: int, parts: AsyncExitStack) -> ClusterReach:
     config = replace(LedgerConfig(), payload_bytes_max=PAYLOAD_BYTES_MAX)
-    if url.startswith("pulsar://"):
+    if url.partition("://")[0] in PORTS:
         return _ByBrokers(url, patience_ms, parts, config)
     connecting = connect(url, config, session_timeout_ms=SESSION_TIMEOUT_MS)
     return _ByMetadata(await parts.enter_async_context(connecting))
 
 
 class StagedSession:
-    """Calls wait for their results. ``url``: of the cluster's brokers (``pulsar://``), or of its
-    metadata store. Brokers and bookies are waited for as long as ``patience_ms``."""
+    """Calls wait for their results. ``url``: of the cluster's brokers (``pulsar://``,
+    ``pulsar+ssl://``), or of its metadata store. Brokers and bookies are waited for as long as
+    ``patience_ms``."""
 
     def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
         self._loop = LoopThread("magnetar-staged", "the connection to the cluster and its bookies")
