@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from magnetar.model.errors import BrokerError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.brokers.topic_reader import LogAnswer, StoredEntry
 from magnetar.pipeline.losses import GivenAnswer, LedgerFacts, LogExtent, UnreadEntry
-from magnetar.pipeline.places import START, Place, after_entry
+from magnetar.pipeline.places import START, Place, Point, after_entry
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion, MessageMetadata, SingleMessageMetadata
 
 
@@ -124,7 +124,7 @@ class FakeLog:
         return LogAnswer(
             self.extent(),
             facts,
-            tuple(self._place_of(offset) for offset in asked.offsets),
+            tuple(self._point_of(offset) for offset in asked.offsets),
             tuple(
                 self._offset_of(Place(p.ledger_id, p.entry_id, p.batch_index)) for p in asked.places
             ),
@@ -159,6 +159,10 @@ class FakeLog:
             raise NotAllowedError("held by 100 readers already")
         self.holds[asked.hold.holder] = (asked.hold.ledger_id, asked.hold.for_ms)
         return asked.hold.for_ms
+
+    def _point_of(self, offset: int) -> Point:
+        place = self._place_of(offset)
+        return Point(place, self._offset_of(place))
 
     def _place_of(self, offset: int) -> Place:
         for ledger in self.ledgers:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.brokers.connection import BrokerConnection, ReceivedFrame, refused
 from magnetar.pipeline.losses import UNKNOWN_MS, GivenAnswer, LedgerFacts, LogExtent, UnreadEntry
-from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
+from magnetar.pipeline.places import NO_OFFSETS, START, Place, Point, after_entry
 from magnetar.wire.pulsar.hot import signed64, verify_checksum
 from magnetar.wire.pulsar.metadata import batch_size, publish_time_ms
 from magnetar.wire.pulsar.pulsar_pb2 import (
@@ -57,7 +57,7 @@ class LogAnswer(NamedTuple):
 
     extent: LogExtent
     ledgers: tuple[LedgerFacts, ...] = ()
-    of_offsets: tuple[Place, ...] = ()
+    of_offsets: tuple[Point, ...] = ()
     of_places: tuple[int, ...] = ()
     of_times: tuple[Place, ...] = ()
     stored_ledgers: Mapping[int, bytes] = NOTHING_STORED
@@ -134,7 +134,7 @@ class TopicReader:
         return LogAnswer(
             extent,
             tuple(facts_of(one) for one in log.ledgers),
-            tuple(_place(one) for one in log.of_offsets),
+            tuple(Point(_place(one), one.offset) for one in log.of_offsets),
             tuple(one.offset for one in log.of_places),
             tuple(_place(one) for one in log.of_times),
             {one.ledger_id: one.metadata for one in log.stored_ledgers},

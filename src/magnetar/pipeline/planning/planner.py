@@ -35,6 +35,7 @@ from magnetar.pipeline.planning.plans import (
     bytes_between,
     end_of,
     held,
+    kept_offset,
     lost_after,
     place_after_bytes,
     resume,
@@ -244,9 +245,9 @@ class Planner:
                 f"the broker of {name} does not number its messages; give places "
                 "('ledger:entry:batch') instead of offsets"
             )
-        if extent.first_offset <= offset < extent.end_offset:
-            question = LogQuestion(offsets=[offset])
-            return Point(self._logs.ask(name, question).of_offsets[0], offset)
+        if kept_offset(extent) <= offset < extent.end_offset:
+            # Where compaction took that message it is the place of another, with its own number.
+            return self._logs.ask(name, LogQuestion(offsets=[offset])).of_offsets[0]
         # Outside of the log: as far as it can be said as a place, for the checks that follow.
         entry_id = extent.end.entry_id + offset - extent.end_offset
         if offset < extent.end_offset:
@@ -327,7 +328,7 @@ class Planner:
             else:
                 found = self._logs.ask(name, LogQuestion(offsets=[offset])).of_offsets[0]
                 # Deleted meanwhile: its task finds out. A plan never goes back.
-                reached[name] = Point(min(max(found, starts[name].place), ends[name].place), offset)
+                reached[name] = min(max(found, starts[name]), ends[name])
         return reached
 
     def _limited_bytes(self, starts: Points, ends: Points, bytes_max: int) -> Points:

@@ -33,6 +33,15 @@ def end_of(extent: LogExtent) -> Point:
     return Point(extent.end, extent.end_offset)
 
 
+def kept_offset(extent: LogExtent) -> int:
+    """Before the messages from that number on nothing was deleted: where compaction took the first
+    of them, the log's first message has a greater one."""
+    if not extent.by_offset:
+        return extent.first_offset
+    place = extent.kept_from
+    return max(0, place.ledger_id) * LEDGER_IDS + max(0, place.entry_id)
+
+
 def created_of(extents: Extents) -> dict[str, int]:
     return {name: extent.created_ms for name, extent in extents.items()}
 
