@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record, String
+from pyiceberg.table import Table
 
 from magnetar.cli.pipeline import pipeline
+from magnetar.model.errors import TableError
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.small_files import SmallFilesRule
@@ -34,9 +36,9 @@ from magnetar.pipeline.tables.taking import (
     TakingOptions,
     TopicTaken,
 )
-from magnetar.pipeline.tables.topic_table import TopicTable
+from magnetar.pipeline.tables.topic_table import READER, TopicTable
 from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
-from magnetar.tables.layout import UNFIT, ledger_told
+from magnetar.tables.layout import TAKEN, UNFIT, ledger_told
 from magnetar.tables.warehouse import CATALOGS
 from tests.integration.test_kafka_clients import (
     DEADLINE_S,
@@ -564,3 +566,81 @@ def test_a_topic_with_a_table_is_compacted_and_what_was_erased_stays_gone(
     compacted(platform, topic)
     del last["k5"]
     assert last_of_keys(client, topic) == last
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def rubbish(path: Path) -> None:
+    path.write_bytes(b"rubbish" * 100)
+
+
+def damaged_file(main: Table, what: str) -> Path:
+    snapshot = main.metadata.current_snapshot()
+    assert snapshot is not None
+    paths = {
+        "metadata": main.metadata_location,
+        "list": snapshot.manifest_list,
+        "manifest": snapshot.manifests(main.io)[0].manifest_path,
+    }
+    return Path(paths[what].removeprefix("file://"))
+
+
+@pytest.mark.parametrize("damage", [cut, empty, rubbish])
+@pytest.mark.parametrize("what", ["metadata", "list", "manifest"])
+def test_a_damaged_file_is_said_and_keeps_no_other_topic_back(
+    platform: Standalone,
+    client: pulsar.Client,
+    tmp_path: Path,
+    what: str,
+    damage: Callable[[Path], None],
+) -> None:
+    """It ended the job: with an internal error, or, where the file was empty, as if somebody had
+    interrupted it (130), without a word."""
+    harmed, other = (f"file-{what}-{damage.__name__}-{name}" for name in ("harmed", "other"))
+    for topic in (harmed, other):
+        publish(client, topic, 0, 100, batching_enabled=False)
+        take(platform, tmp_path, topic)
+    table = TopicTable(catalog_in(tmp_path).place(full(harmed)), full(harmed))
+    assert table.look()
+    damage(damaged_file(table.main, what))
+    for topic in (harmed, other):
+        publish(client, topic, 100, 200, batching_enabled=False)
+        close_ledgers(platform, topic)
+    flags = ["--warehouse", str(tmp_path), "--service-url", platform.service_url, "--json"]
+    done = CliRunner().invoke(pipeline, ["table", harmed, other, *flags], standalone_mode=False)
+    assert done.return_value == 1, (done.output, done.exception)
+    of_harmed, of_other = json.loads(done.stdout)["topics"]
+    assert of_harmed["errors"]
+    assert (of_other["errors"], of_other["ledgers"] >= 1) == ([], True)
+    line = ["erase", harmed, "--key", "k3", *flags]
+    assert isinstance(CliRunner().invoke(pipeline, line).exception, TableError)
+
+
+@pytest.mark.parametrize(
+    "told", [{TAKEN: "rubbish"}, {TAKEN: '{"ledger": "7", "recent": []}'}, {READER: "rubbish"}]
+)
+def test_a_property_that_cannot_be_read_keeps_no_other_topic_back(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path, told: dict[str, str]
+) -> None:
+    """It ended the job with an internal error."""
+    harmed, other = (f"{tmp_path.name}-{name}" for name in ("harmed", "other"))
+    for topic in (harmed, other):
+        publish(client, topic, 0, 100, batching_enabled=False)
+        close_ledgers(platform, topic)
+    take(platform, tmp_path, harmed)
+    table = TopicTable(catalog_in(tmp_path).place(full(harmed)), full(harmed))
+    assert table.look()
+    with table.main.transaction() as change:
+        change.set_properties(
+            {name + full(harmed) if name == TAKEN else name: text for name, text in told.items()}
+        )
+    with closing(taking(platform, tmp_path)) as job:
+        of_harmed, of_other = job.take([full(harmed), full(other)])
+    assert any("put back what it was" in error for error in of_harmed.errors)
+    assert (of_other.errors, of_other.ledgers >= 1) == ([], True)

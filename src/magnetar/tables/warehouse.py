@@ -1,6 +1,8 @@
 """Reaching tables: catalogs of ``pyiceberg``, opened once a process.
 
-Blocking. ``pyiceberg``'s errors, and those of object storage, come out as ``TableError``.
+Blocking. ``pyiceberg``'s errors, and those of object storage, come out as ``TableError``; so does
+whatever it raises on files that are damaged. Its decoders know no error for these: cut manifests are
+an EOFError, others a UnicodeDecodeError, a SystemError, a KeyError.
 """
 
 from __future__ import annotations
@@ -8,14 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from magnetar.model.errors import ConfigError, TableError
+from magnetar.model.errors import ConfigError, MagnetarError, TableError
 from magnetar.tables.layout import TablePlace
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+
+PYICEBERG: Final = "pyiceberg"
+TEXT_MAX: Final = 200
+"""Of what an error says: some have the whole file in it."""
 
 
 @contextmanager
@@ -46,6 +54,25 @@ def table_errors(what: str) -> Iterator[None]:
         ValidationError,
     ) as error:
         raise TableError(f"{what}: {type(error).__name__}: {error}") from error
+    except MagnetarError:
+        raise
+    except Exception as error:
+        if not _is_of_pyiceberg(error.__traceback__):
+            raise
+        why = f"{type(error).__name__}: {str(error)[:TEXT_MAX]}"
+        raise TableError(
+            f"{what}: pyiceberg cannot make sense of what it reads, a file of the table is damaged "
+            f"perhaps ({why})"
+        ) from error
+
+
+def _is_of_pyiceberg(trace: TracebackType | None) -> bool:
+    """Whether it was raised there, or in what it called."""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == PYICEBERG:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Catalogs:

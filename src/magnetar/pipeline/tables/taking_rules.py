@@ -40,14 +40,28 @@ class TakenUpTo:
 
     @classmethod
     def from_text(cls, text: str) -> TakenUpTo:
+        """Raises ``ValueError``, ``KeyError``, ``TypeError`` for what is none."""
         parts = json.loads(text)
-        return cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
+        found = cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
+        for number in (found.ledger_id, *(part for each in found.recent for part in each)):
+            if type(number) is not int:
+                raise TypeError(f"{number!r} is no number")
+        return found
 
 
 def taken_up_to(properties: Mapping[str, str] | None, partition: str) -> TakenUpTo:
-    """What a table's properties say; None: there is no table."""
+    """What a table's properties say; None: there is no table. Raises ``TableError``."""
     text = None if properties is None else properties.get(TAKEN + partition)
-    return TakenUpTo() if text is None else TakenUpTo.from_text(text)
+    if text is None:
+        return TakenUpTo()
+    try:
+        return TakenUpTo.from_text(text)
+    except (ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"{partition}: property {TAKEN + partition} of its table says {text[:80]!r}, which "
+            "names no ledgers; put back what it was, which older metadata of the table have, or "
+            "run the release that wrote it"
+        ) from error
 
 
 class TableCommit(NamedTuple):

@@ -32,6 +32,7 @@ from magnetar.model.errors import ConfigError, TableError
 from magnetar.pipeline.reading.passing_ledgers import LostEntries
 from magnetar.pipeline.tables.files import WrittenFile
 from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, taken_up_to
+from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.tables.columns import main_schema, side_schema
 from magnetar.tables.layout import VALUE, TablePlace
 from magnetar.tables.warehouse import CATALOGS, table_errors
@@ -118,8 +119,20 @@ class TopicTable:
 
     @property
     def reader_text(self) -> str | None:
-        """The schema by which values are read, as ``ReaderSchema.to_text`` says it."""
-        return self.main.properties.get(READER)
+        """The schema by which values are read, as ``ReaderSchema.to_text`` says it. Raises
+        ``TableError`` where it says none."""
+        text = self.main.properties.get(READER)
+        if text is None:
+            return None
+        try:
+            ReaderSchema.from_text(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise TableError(
+                f"table {self.place.table}: property {READER} says {text[:80]!r}, which is no "
+                "schema; put back what it was, which older metadata of the table have, or run the "
+                "release that wrote it"
+            ) from error
+        return text
 
     # -- making ---------------------------------------------------------------------------------
 
