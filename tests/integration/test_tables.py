@@ -8,7 +8,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from pyiceberg.table import Table
 
 from magnetar.cli.pipeline import pipeline
-from magnetar.model.errors import TableError
+from magnetar.model.errors import ConfigError, TableError
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
+from magnetar.pipeline.tables.ledger_writing import LedgerTask
 from magnetar.pipeline.tables.small_files import SmallFilesRule
 from magnetar.pipeline.tables.taking import (
     Catalog,
@@ -35,8 +36,9 @@ from magnetar.pipeline.tables.taking import (
     Taking,
     TakingOptions,
     TopicTaken,
+    write_here,
 )
-from magnetar.pipeline.tables.topic_table import READER, TopicTable
+from magnetar.pipeline.tables.topic_table import READER, TopicTable, WrittenLedger
 from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
 from magnetar.tables.layout import TAKEN, UNFIT, ledger_told
 from magnetar.tables.warehouse import CATALOGS
@@ -644,3 +646,29 @@ def test_a_property_that_cannot_be_read_keeps_no_other_topic_back(
         of_harmed, of_other = job.take([full(harmed), full(other)])
     assert any("put back what it was" in error for error in of_harmed.errors)
     assert (of_other.errors, of_other.ledgers >= 1) == ([], True)
+
+
+def test_files_that_only_another_machine_has_are_not_taken(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """Executors of other machines wrote to their own disks; it was committed, and the bookies
+    deleted the only copy that there was."""
+    topic = "other-machines"
+    publish(client, topic, 0, 200, batching_enabled=False)
+    close_ledgers(platform, topic)
+
+    def elsewhere(tasks: Sequence[LedgerTask]) -> list[WrittenLedger]:
+        written = write_here(tasks)
+        for each in written:
+            for file in each.main:
+                path = Path(file.path.removeprefix("file://"))
+                path.rename(path.with_suffix(".elsewhere"))
+        return written
+
+    options = TakingOptions(platform.service_url, catalog_in(tmp_path), kept_ms=1)
+    with closing(Taking(options, elsewhere)) as job:
+        (done,) = job.take([full(topic)])
+    assert "is not there; nothing is taken" in done.errors[0]
+    assert rows_of(tmp_path, topic).num_rows == 0
+    assert not any(each["inTable"] for each in ledgers(platform, topic))
+    assert take(platform, tmp_path, topic, kept_ms=1).rows == 200

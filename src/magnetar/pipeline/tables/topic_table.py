@@ -8,6 +8,9 @@ Rules:
   (``COMMITS_ONCE``): pyiceberg would else put a commit that lost onto what the winner wrote, and
   two jobs would take the same ledger.
 * The side table has a property of its own; which one is committed first: ``partition_taking``.
+* A file is committed when this process finds it, as large as it was written: a task on another
+  machine may have written it to a disk of that machine alone, and bookies delete what is in the
+  table.
 """
 
 from __future__ import annotations
@@ -204,6 +207,9 @@ class TopicTable:
             table.transaction() as change,
         ):
             change.set_properties(dict(commit.properties))
+        for ledger_id in commit.ledger_ids:
+            for file in files[ledger_id]:
+                self._check_there(table, file)
             with change.update_snapshot().fast_append() as append:
                 for ledger_id in commit.ledger_ids:
                     for file in files[ledger_id]:
@@ -214,3 +220,19 @@ class TopicTable:
         decided otherwise now."""
         side = None if self._side is None else self._side.properties
         return taken_up_to(side, partition).ledger_id > self.taken(partition).ledger_id
+    @staticmethod
+    def _check_there(table: Table, file: WrittenFile) -> None:
+        try:
+            found = len(table.io.new_input(file.path))
+        except FileNotFoundError:
+            found = -1
+        except OSError as error:
+            raise TableError(f"file {file.path} cannot be looked at: {error}") from error
+        if found != file.byte_count:
+            has = "is not there" if found < 0 else f"has {found} bytes"
+            raise TableError(
+                f"file {file.path}, which a task wrote with {file.byte_count} bytes, {has}; "
+                "nothing is taken. Executors of other machines need a warehouse that they share "
+                "with this one and the brokers: a folder on all of them, or s3://BUCKET/PATH"
+            )
+
