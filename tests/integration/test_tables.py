@@ -672,3 +672,18 @@ def test_files_that_only_another_machine_has_are_not_taken(
     assert rows_of(tmp_path, topic).num_rows == 0
     assert not any(each["inTable"] for each in ledgers(platform, topic))
     assert take(platform, tmp_path, topic, kept_ms=1).rows == 200
+
+
+def test_a_topic_with_the_name_of_a_side_table_is_refused(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """What did not fit of the one was put among the other's messages."""
+    publish(client, "named__unfit", 0, 100, batching_enabled=False)
+    take(platform, tmp_path, "named__unfit")
+    before = rows_of(tmp_path, "named__unfit").num_rows
+    chunked(client, "named")
+    publish(client, "named", 0, 100, batching_enabled=False)
+    with closing(taking(platform, tmp_path)) as job:
+        (done,) = job.take([full("named")])
+    assert f"is that of {full('named__unfit')}, not of {full('named')}" in done.errors[0]
+    assert rows_of(tmp_path, "named__unfit").num_rows == before

@@ -94,16 +94,21 @@ class TopicTable:
 
     def look(self) -> bool:
         """Read the catalog; whether there is a table."""
-        self._main = CATALOGS.table(self.place, self.place.table)
-        self._side = CATALOGS.table(self.place, self.place.side)
-        if self._main is not None:
-            of = self._main.properties.get(TOPIC)
-            if of != self._topic:
-                raise TableError(
-                    f"table {self.place.table} is that of {of or 'no topic'}, not of "
-                    f"{self._topic}; choose another warehouse, or rename the table"
-                )
+        self._main = self._found(self.place.table)
+        self._side = self._found(self.place.side)
         return self._main is not None
+
+    def _found(self, name: str) -> Table | None:
+        """The table of that name, if there is one. It may be another topic's: one that is called
+        ``flights__unfit`` has the name of the side table of ``flights``. Raises ``TableError``."""
+        found = CATALOGS.table(self.place, name)
+        of = self._topic if found is None else found.properties.get(TOPIC)
+        if of != self._topic:
+            raise TableError(
+                f"table {name} is that of {of or 'no topic'}, not of {self._topic}; choose "
+                "another warehouse, or rename the table"
+            )
+        return found
 
     @property
     def main(self) -> Table:
@@ -152,10 +157,10 @@ class TopicTable:
 
     def make_side(self) -> Table:
         if self._side is None:
-            self._side = CATALOGS.table(self.place, self.place.side)  # a task may have made it
+            self._side = self._found(self.place.side)  # a task may have made it
         if self._side is None:
             self._create(self.place.side, side_schema(), PROPERTIES | {TOPIC: self._topic}, "none")
-            self._side = CATALOGS.table(self.place, self.place.side)
+            self._side = self._found(self.place.side)
         assert self._side is not None
         return self._side
 
@@ -202,24 +207,19 @@ class TopicTable:
                 f"table {'.'.join(table.name())}: property commit.retry.num-retries is not 0, so "
                 "two jobs might take the same ledger; set it to 0"
             )
+        for ledger_id in commit.ledger_ids:
+            for file in files[ledger_id]:
+                self._check_there(table, file)
         with (
             table_errors(f"commit to table {'.'.join(table.name())}"),
             table.transaction() as change,
         ):
             change.set_properties(dict(commit.properties))
-        for ledger_id in commit.ledger_ids:
-            for file in files[ledger_id]:
-                self._check_there(table, file)
             with change.update_snapshot().fast_append() as append:
                 for ledger_id in commit.ledger_ids:
                     for file in files[ledger_id]:
                         append.append_data_file(file.data_file())
 
-    def side_ahead(self, partition: str) -> bool:
-        """A job ended between its two commits: what it put into the side table is not to be
-        decided otherwise now."""
-        side = None if self._side is None else self._side.properties
-        return taken_up_to(side, partition).ledger_id > self.taken(partition).ledger_id
     @staticmethod
     def _check_there(table: Table, file: WrittenFile) -> None:
         try:
@@ -236,3 +236,8 @@ class TopicTable:
                 "with this one and the brokers: a folder on all of them, or s3://BUCKET/PATH"
             )
 
+    def side_ahead(self, partition: str) -> bool:
+        """A job ended between its two commits: what it put into the side table is not to be
+        decided otherwise now."""
+        side = None if self._side is None else self._side.properties
+        return taken_up_to(side, partition).ledger_id > self.taken(partition).ledger_id
