@@ -687,3 +687,11 @@ def test_a_topic_with_the_name_of_a_side_table_is_refused(
         (done,) = job.take([full("named")])
     assert f"is that of {full('named__unfit')}, not of {full('named')}" in done.errors[0]
     assert rows_of(tmp_path, "named__unfit").num_rows == before
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b"])
+def test_a_warehouse_whose_files_would_not_be_found_is_refused(tmp_path: Path, name: str) -> None:
+    """All files of all tables were written to the one ``a``, each over the one before."""
+    with pytest.raises(ConfigError, match="choose a path without"):
+        catalog_of(str(tmp_path / name), None, ())
+    assert not list(tmp_path.iterdir())

@@ -147,6 +147,12 @@ def catalog_of(warehouse: str, catalog: str | None, properties: Sequence[str]) -
         ) from error
     if not warehouse:
         raise ConfigError("say with --warehouse where the tables' files are")
+    odd = [mark for mark in "#?" if mark in warehouse]
+    if odd:  # places of files are read as URLs: all that follows would be cut off
+        raise ConfigError(
+            f"--warehouse {warehouse!r} has {odd[0]!r} in it, behind which engines that read "
+            "Iceberg do not find files; choose a path without"
+        )
     there = "://" in warehouse
     folder = warehouse if there else Path(warehouse).absolute().as_posix()
     if catalog is None:
