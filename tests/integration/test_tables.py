@@ -38,6 +38,7 @@ from magnetar.pipeline.tables.taking import (
     TopicTaken,
     write_here,
 )
+from magnetar.pipeline.tables.taking_rules import TakenUpTo
 from magnetar.pipeline.tables.topic_table import READER, TopicTable, WrittenLedger
 from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
 from magnetar.tables.layout import TAKEN, UNFIT, ledger_told
@@ -695,3 +696,45 @@ def test_a_warehouse_whose_files_would_not_be_found_is_refused(tmp_path: Path, n
     with pytest.raises(ConfigError, match="choose a path without"):
         catalog_of(str(tmp_path / name), None, ())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_is_attached_again(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """The owner was told of what the last run had taken: ledgers before it stayed at the bookies
+    for ever, as ones that are not in the table, and the report said that they were."""
+    topic = "attached-again"
+    chunked(client, topic)
+    for first in (0, 100, 200):
+        publish(client, topic, first, first + 100, batching_enabled=False)
+        close_ledgers(platform, topic)
+        take(platform, tmp_path, topic)
+    line = ["detach", topic, "--service-url", platform.service_url]
+    assert CliRunner().invoke(pipeline, line, standalone_mode=False).return_value == 0
+    assert not any(each["inTable"] for each in ledgers(platform, topic))
+    done = take(platform, tmp_path, topic, kept_ms=1)
+    closed = [each for each in ledgers(platform, topic) if each["inTable"]]
+    assert (done.ledgers, done.in_table) == (0, len(closed))
+    assert len(closed) >= 3
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, topic) if e["inTable"]))
+    assert received(client, topic, 301)[300].data()[:6] == b"%06d" % 299
+
+
+def test_a_table_of_another_log_is_not_attached(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """Ids of ledgers begin anew in a cluster that is made anew; here the topic's own are counted
+    for those of a former one."""
+    topic = "another-log"
+    publish(client, topic, 0, 100, batching_enabled=False)
+    close_ledgers(platform, topic)
+    table = TopicTable(catalog_in(tmp_path).place(full(topic)), full(topic))
+    table.make(None, None, "day")
+    greatest = max(int(str(each["ledgerId"])) for each in ledgers(platform, topic))
+    with table.main.transaction() as change:
+        change.set_properties({TAKEN + full(topic): TakenUpTo(greatest).to_text()})
+    with closing(taking(platform, tmp_path, kept_ms=1)) as job:
+        (done,) = job.take([full(topic)])
+    assert "0 of its" in done.errors[0]
+    assert "Is it the table of this cluster's topic?" in done.errors[0]
+    assert not any(each["inTable"] for each in ledgers(platform, topic))

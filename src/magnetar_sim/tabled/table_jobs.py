@@ -196,6 +196,10 @@ class SimPort:
         await self._warehouse.commit(name, state, commit.properties, added)
         await self._job.step()
 
+    async def check_has(self, ledger: LedgerFacts) -> None:
+        """See ``TakingPort``. No log is detached here, so nothing is forgotten."""
+        raise TableError(f"the owner of {self._partition} has forgotten {ledger}")
+
     async def look(self) -> None:
         """See ``TakingPort``."""
         self._main = await self._warehouse.table(self._place.table)

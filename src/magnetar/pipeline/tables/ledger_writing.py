@@ -34,7 +34,7 @@ from magnetar.pipeline.reading.passing_ledgers import LostEntries, PassingLedger
 from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.tables.entry_rows import EntryRows, Rows
 from magnetar.pipeline.tables.files import FileWriter
-from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger
+from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger, why_lost
 from magnetar.pipeline.topic_names import partition_number, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.pipeline.typed.reading import VERSIONS, TypedRead, TypedValues
@@ -175,7 +175,7 @@ class LedgerWriting:
                 "partition": partition,
                 "ledger_id": each.ledger_id,
                 "entry_id": each.first,
-                WHY: f"lost, up to entry {each.last}: {each.why}",
+                WHY: why_lost(each),
             }
             for each in self._lost
         ]

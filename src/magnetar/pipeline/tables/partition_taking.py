@@ -8,7 +8,8 @@ Rules:
 
 * The broker is told first that there is a table: from then on it deletes nothing that is not in it.
 * It is told of ledgers when they are committed, and not before; what a job that ended had not told
-  is told by the next one.
+  is told by the next one. So is what the owner has forgotten, as it was detached since: when the
+  table's rows were held against the log.
 * The side table is committed first: where a job ends in between, the side rows are there already,
   and only the main ones are missing.
 
@@ -28,6 +29,7 @@ from magnetar.pipeline.tables.taking_rules import (
     TakenUpTo,
     check_taken,
     commit_of,
+    forgotten,
     rounds,
     to_take,
     untold,
@@ -77,6 +79,11 @@ class TakingPort(Protocol[Written]):
         known whether it stands."""
         ...
 
+    async def check_has(self, ledger: LedgerFacts) -> None:
+        """Raises ``TableError`` unless the tables, as they were read last, have all entries of this
+        ledger, and of no other with its id."""
+        ...
+
     async def look(self) -> None:
         """Read both tables again."""
         ...
@@ -94,6 +101,9 @@ async def take_partition(
     ledgers = await port.ask()
     taken = await port.taken(side=False)
     waiting = untold(taken, ledgers)
+    for each in forgotten(taken, ledgers):
+        await port.check_has(each)  # nobody has held it against this log but its former owner
+        waiting.append(TakenLedger(each.ledger_id, each.entries, each.messages))
     if waiting:
         await port.tell(waiting)
     known = frozenset(each.ledger_id for each in taken.recent)

@@ -308,6 +308,10 @@ class PartitionPort:
         files = {each.taken.ledger_id: each.side if side else each.main for each in written}
         self._table.commit(commit, files, side=side)
 
+    async def check_has(self, ledger: LedgerFacts) -> None:
+        """See ``TakingPort``."""
+        self._table.check_has(self._partition, ledger)
+
     async def look(self) -> None:
         """See ``TakingPort``."""
         self._table.look()

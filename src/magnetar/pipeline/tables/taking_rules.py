@@ -77,6 +77,21 @@ def untold(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[TakenLedger
     return [each for each in taken.recent if each.ledger_id in waiting]
 
 
+def forgotten(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[LedgerFacts]:
+    """What the table has and the log's owner does not know of any more: the log was detached since
+    it was told, or its record is older than that. The table does not say any more how much of
+    these it has."""
+    recent = {each.ledger_id for each in taken.recent}
+    return [
+        each
+        for each in ledgers
+        if each.closed
+        and each.stored == StoredAt.LEDGER
+        and each.ledger_id <= taken.ledger_id
+        and each.ledger_id not in recent
+    ]
+
+
 def to_take(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[LedgerFacts]:
     """Closed ledgers that are not in the table, in order."""
     return [each for each in ledgers if each.closed and each.ledger_id > taken.ledger_id]

@@ -22,22 +22,26 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
     TableAlreadyExistsError,
 )
+from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
 from magnetar.log.seam import TakenLedger
 from magnetar.model.errors import ConfigError, TableError
+from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.reading.passing_ledgers import LostEntries
 from magnetar.pipeline.tables.files import WrittenFile
 from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, taken_up_to
+from magnetar.pipeline.topic_names import partition_number
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.tables.columns import main_schema, side_schema
-from magnetar.tables.layout import VALUE, TablePlace
+from magnetar.tables.layout import VALUE, WHY, TablePlace
 from magnetar.tables.warehouse import CATALOGS, table_errors
 
 TOPIC: Final = "magnetar.topic"
@@ -68,6 +72,14 @@ class WrittenLedger(NamedTuple):
     @property
     def file_bytes(self) -> int:
         return sum(file.byte_count for file in (*self.main, *self.side))
+
+
+_UP_TO: Final = re.compile(r"lost, up to entry (\d+):")
+
+
+def why_lost(lost: LostEntries) -> str:
+    """What the row of the side table says that entries have which were passed over."""
+    return f"lost, up to entry {lost.last}: {lost.why}"
 
 
 def table_name(topic: str) -> str:
@@ -141,6 +153,32 @@ class TopicTable:
                 "release that wrote it"
             ) from error
         return text
+
+    def check_has(self, partition: str, ledger: LedgerFacts) -> None:
+        """Whether all entries of the ledger are in the tables, as they were read last, and were
+        published when its log says: another cluster's ledger may have the same id. Raises
+        ``TableError``."""
+        with table_errors(f"looking for ledger {ledger.ledger_id} in table {self.place.table}"):
+            entries = {entry for table in self._tables for entry in _entries(table, partition, ledger)}
+            times = _times(self.main, partition, ledger)
+        wrong = ""
+        if len(entries) != ledger.entries:
+            wrong = f"{len(entries)} of its {ledger.entries} entries are there"
+        elif times is None:
+            wrong = "none of its rows says when it was published"
+        elif times[0] < ledger.least_ms or 0 < ledger.greatest_ms < times[1]:
+            wrong = "its rows were published at other times than its log says"
+        if wrong:
+            raise TableError(
+                f"{partition}: table {self.place.table} says that it has ledger "
+                f"{ledger.ledger_id}, which its broker does not know of, and {wrong}; nothing is "
+                "taken. Is it the table of this cluster's topic? Choose another warehouse, or make "
+                "the table anew"
+            )
+
+    @property
+    def _tables(self) -> list[Table]:
+        return [self.main] if self._side is None else [self.main, self._side]
 
     # -- making ---------------------------------------------------------------------------------
 
@@ -241,3 +279,29 @@ class TopicTable:
         decided otherwise now."""
         side = None if self._side is None else self._side.properties
         return taken_up_to(side, partition).ledger_id > self.taken(partition).ledger_id
+
+
+def _rows_of(table: Table, partition: str, ledger: LedgerFacts, *columns: str) -> pa.Table:
+    chosen = And(
+        EqualTo("ledger_id", ledger.ledger_id),  # type: ignore[call-arg,arg-type]
+        EqualTo("partition", partition_number(partition)),  # type: ignore[call-arg,arg-type]
+    )
+    return table.scan(row_filter=chosen, selected_fields=columns).to_arrow()
+
+
+def _entries(table: Table, partition: str, ledger: LedgerFacts) -> set[int]:
+    """The ids of the ledger's entries of which the table has something, or that they are lost."""
+    why = [WHY] if WHY in table.schema().column_names else []
+    rows = _rows_of(table, partition, ledger, "entry_id", *why)
+    found = set(rows["entry_id"].unique().to_pylist())
+    for row in rows.to_pylist() if why else ():
+        lost = _UP_TO.match(row[WHY] or "")
+        found.update(range(row["entry_id"], int(lost[1]) + 1) if lost else ())
+    return found
+
+
+def _times(table: Table, partition: str, ledger: LedgerFacts) -> tuple[int, int] | None:
+    """The least and the greatest publish time of its rows, in milliseconds."""
+    times = pc.min_max(_rows_of(table, partition, ledger, "publish_time")["publish_time"])
+    least, greatest = (times[name].cast(pa.int64()).as_py() for name in ("min", "max"))
+    return None if least is None else (least // 1000, greatest // 1000)

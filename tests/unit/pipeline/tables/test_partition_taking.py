@@ -100,6 +100,10 @@ class MemoryPort:
         table.ledgers += [each for each in commit.ledger_ids if each in having]
         self._world.step()
 
+    async def check_has(self, ledger: LedgerFacts) -> None:
+        if ledger.ledger_id not in self._world.main.ledgers:
+            raise TableError(f"ledger {ledger.ledger_id} is of another log")
+
     async def look(self) -> None:
         self._world.step()
 
@@ -131,6 +135,27 @@ def test_closed_ledgers_are_taken_and_told_in_order() -> None:
     assert taken_up_to(everything.main.properties, PARTITION).ledger_id == 7
     assert TakenUpTo.from_text(everything.main.properties[UNFIT + PARTITION]).ledger_id == 6
     assert take(everything) == []
+
+
+def test_what_an_owner_has_forgotten_is_told_again() -> None:
+    """It was detached: all but the last ledgers waited for ever for a table that had them."""
+    everything = world()
+    take(everything)
+    everything.ledgers = world().ledgers
+    everything.told = {}
+    assert take(everything) == []
+    assert sorted(everything.told) == [2, 4, 6, 7]
+
+
+def test_ledgers_of_another_log_are_not_told() -> None:
+    """Those of a cluster that was made anew have the ids of the former one's."""
+    everything = world()
+    take(everything)
+    everything.ledgers = [facts(1), *world().ledgers]
+    everything.told = {}
+    with pytest.raises(TableError, match="ledger 1 is of another log"):
+        take(everything)
+    assert not everything.told
 
 
 @pytest.mark.parametrize("ledgers_of_a_round", [1, 2, 64])
