@@ -25,7 +25,7 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from pyiceberg.table import Table
 
 from magnetar.cli.pipeline import pipeline
-from magnetar.model.errors import ConfigError, TableError
+from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs.table import catalog_of
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.ledger_writing import LedgerTask
@@ -621,8 +621,12 @@ def test_a_damaged_file_is_said_and_keeps_no_other_topic_back(
     of_harmed, of_other = json.loads(done.stdout)["topics"]
     assert of_harmed["errors"]
     assert (of_other["errors"], of_other["ledgers"] >= 1) == ([], True)
-    line = ["erase", harmed, "--key", "k3", *flags]
-    assert isinstance(CliRunner().invoke(pipeline, line).exception, TableError)
+    line = ["erase", harmed, other, "--key", "k3", *flags]
+    done = CliRunner().invoke(pipeline, line, standalone_mode=False)
+    assert done.return_value == 1, (done.output, done.exception)
+    told = json.loads(done.stdout)
+    assert (list(told["errors"]), list(told["topics"])) == ([full(harmed)], [full(other)])
+    assert "k3" not in rows_of(tmp_path, other)["key"].to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -738,3 +742,22 @@ def test_a_table_of_another_log_is_not_attached(
     assert "0 of its" in done.errors[0]
     assert "Is it the table of this cluster's topic?" in done.errors[0]
     assert not any(each["inTable"] for each in ledgers(platform, topic))
+
+
+def test_what_is_erased_is_in_the_report_whatever_fails_behind_it(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """A second topic without a table, or that failed, ended the job (as one that was asked for what
+    cannot be), when the first had been erased from; nothing said so."""
+    topic = "erased-first"
+    publish(client, topic, 0, 100, batching_enabled=False)
+    publish(client, "never-taken", 0, 10)
+    close_ledgers(platform, topic)
+    take(platform, tmp_path, topic)
+    flags = ["--key", "k3", "--warehouse", str(tmp_path), "--service-url", platform.service_url]
+    done = CliRunner().invoke(pipeline, ["erase", topic, "never-taken", *flags])
+    assert isinstance(done.exception, ConfigError)
+    assert f"{full('never-taken')}: no table" in str(done.exception)
+    assert "k3" in rows_of(tmp_path, topic)["key"].to_pylist(), "nothing was erased"
+    tried = CliRunner().invoke(pipeline, ["erase", topic, *flags, "--dry-run"])
+    assert "would be erased" in tried.stdout
