@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.log.seam import StoredAt
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.brokers.log_watch import LogWatch, job_watch
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
@@ -48,7 +48,8 @@ class DetachOptions:
 class Detached:
     """A topic partition. ``ledgers``, ``entries``, ``messages``, ``stored_bytes``: that are in its
     table only, from ``first_ledger_id`` to ``last_ledger_id``. ``table``: where it is; empty: the
-    partition has none."""
+    partition has none. ``error``: why it could not be detached, after what is lost was given up,
+    perhaps."""
 
     topic: str
     table: str = ""
@@ -59,6 +60,7 @@ class Detached:
     stored_bytes: int = 0
     first_ledger_id: int = -1
     last_ledger_id: int = -1
+    error: str = ""
 
 
 @dataclass
@@ -70,7 +72,7 @@ class DetachReport(Report):
 
     @property
     def ok(self) -> bool:
-        return not self.refused
+        return not self.refused and not any(each.error for each in self.partitions)
 
     def lines(self) -> Iterator[str]:
         for each in self.partitions:
@@ -85,6 +87,8 @@ class DetachReport(Report):
                     f"ledgers, {each.first_ledger_id} to {each.last_ledger_id}, are in the table "
                     "only"
                 )
+            if each.error:
+                yield f"  FAILED: {each.error}; run it again"
         if self.refused:
             yield "NOTHING was done: say --yes to give up what is in the table only"
 
@@ -106,7 +110,10 @@ def detach(options: DetachOptions, context: JobContext) -> DetachReport:
             return report
         for done, each in enumerate(report.partitions, 1):
             if each.table:
-                _detach(logs, each)
+                try:
+                    _detach(logs, each)
+                except BrokerError as error:  # others may be detached by now: that is to be told
+                    each.error = str(error)
             context.progress(done, len(report.partitions), "partitions")
     return report
 
