@@ -89,7 +89,8 @@ class EraseReport(Report):
 
 def erase(options: EraseOptions, context: JobContext) -> EraseReport:
     """See the module's text."""
-    catalog = catalog_of(options.warehouse, options.catalog, options.catalog_property)
+    given = options.warehouse, options.catalog, options.catalog_property
+    catalog = catalog_of(*given, make=False)
     from magnetar.pipeline.tables.taking import Taking, TakingOptions
 
     report = EraseReport()

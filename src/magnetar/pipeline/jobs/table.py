@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CATALOG: Final = "magnetar"
 """Name of the catalog, for pyiceberg's own settings (``PYICEBERG_CATALOG__MAGNETAR__...``)."""
+CATALOG_FILE: Final = "catalog.db"
+NO_CATALOG: Final = "sqlite:///:memory:"
 
 
 def warehouse_option() -> str:
@@ -136,8 +138,11 @@ class TableReport(LossyReport):
                 yield f"  FAILED: {error}"
 
 
-def catalog_of(warehouse: str, catalog: str | None, properties: Sequence[str]) -> Catalog:
-    """Raises ``ConfigError``."""
+def catalog_of(
+    warehouse: str, catalog: str | None, properties: Sequence[str], *, make: bool = True
+) -> Catalog:
+    """``make``: where there is none yet, also the one that is kept in the warehouse; else one
+    without tables takes its place. Raises ``ConfigError``."""
     try:
         from magnetar.pipeline.tables.taking import Catalog
     except ImportError as error:
@@ -162,8 +167,10 @@ def catalog_of(warehouse: str, catalog: str | None, properties: Sequence[str]) -
                 "sqlite:///FILE or the URL of a REST catalog"
             )
         path = Path(folder.removeprefix("file://"))
-        path.mkdir(parents=True, exist_ok=True)
-        catalog = f"sqlite:///{path}/catalog.db"
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        there_is = make or (path / CATALOG_FILE).is_file()
+        catalog = f"sqlite:///{path}/{CATALOG_FILE}" if there_is else NO_CATALOG
     rest = catalog.startswith(("http://", "https://"))
     told: dict[str, str] = {"type": "rest" if rest else "sql", "uri": catalog}
     told["warehouse"] = folder if there else f"file://{folder}"
@@ -180,7 +187,9 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 def table(options: TableOptions, context: JobContext) -> TableReport:
     """See the module's text."""
-    catalog = catalog_of(options.warehouse, options.catalog, options.catalog_property)
+    makes = not (options.status or context.dry_run)
+    given = options.warehouse, options.catalog, options.catalog_property
+    catalog = catalog_of(*given, make=makes)
     from magnetar.pipeline.tables.taking import Taking, TakingOptions
 
     if not options.topics and not options.namespace:
@@ -235,12 +244,21 @@ def _rounds(
 ) -> None:
     while not _reached(options, taking):
         time.sleep(options.pause / 1000)
-    while True:
+    if options.status or context.dry_run:
         topics = taking.topics(options.topics, options.namespace)
-        if options.status or context.dry_run:
-            report.topics = taking.look(topics)
-            context.progress(len(topics), len(topics), "topics")
-            return
+        report.topics = taking.look(topics)
+        context.progress(len(topics), len(topics), "topics")
+        return
+    while True:
+        try:
+            topics = taking.topics(options.topics, options.namespace)
+        except BrokerError as error:
+            # In the first round a namespace may be misspelt; later brokers are away for long.
+            if not (options.continuous and report.rounds and worth_another_try(error)):
+                raise
+            warn(f"{error}; its topics are asked for again")
+            time.sleep(options.pause / 1000)
+            continue
         _merge(report, taking.take(topics))
         report.rounds += 1
         _keep_up(options, taking, report)

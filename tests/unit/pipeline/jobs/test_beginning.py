@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from magnetar.cli.pipeline import pipeline
 from magnetar.env.free_ports import free_port
 from magnetar.model.errors import BrokerError, NotAllowedError
 from magnetar.pipeline.jobs import table as table_job
@@ -15,7 +17,7 @@ from magnetar.pipeline.jobs.compact import COMPACT
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.detach import DETACH
 from magnetar.pipeline.jobs.job import Job, run
-from magnetar.pipeline.jobs.table import TABLE, TableOptions, TableReport
+from magnetar.pipeline.jobs.table import TABLE, TableOptions, TableReport, catalog_of
 
 WAIT_MS = 300
 
@@ -56,6 +58,27 @@ class Away:
         raise KeyboardInterrupt  # it goes on until it is interrupted
 
 
+class AwayLater(Away):
+    """Brokers that are away when the second round asks for the topics of a namespace."""
+
+    def __init__(self, error: BrokerError) -> None:
+        super().__init__(0, error)
+        self.asked = 0
+        self.taken = 0
+
+    def topics(self, names: object, namespaces: object) -> list[str]:
+        self.asked += 1
+        if self.asked in (2, 3):
+            raise self.error
+        return []
+
+    def take(self, topics: object) -> list[object]:
+        self.taken += 1
+        if self.taken == 2:
+            raise KeyboardInterrupt
+        return []
+
+
 def rounds(away: Away, *, continuous: bool) -> None:
     options = TableOptions(("a",), continuous=continuous, pause=1)
     table_job._rounds(options, JobContext(), away, TableReport())  # type: ignore[arg-type]
@@ -76,3 +99,27 @@ def test_a_table_that_is_filled_once_or_refused_is_told_so() -> None:
         rounds(Away(1, BrokerError("nobody answers")), continuous=False)
     with pytest.raises(NotAllowedError, match="no token"):
         rounds(Away(1, NotAllowedError("no token")), continuous=True)
+
+
+def test_a_table_of_a_namespace_that_is_filled_until_interrupted_waits_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Brokers that were away for longer than their timeout ended it, in any round but the first."""
+    away = AwayLater(BrokerError("nobody answers"))
+    with pytest.raises(KeyboardInterrupt):
+        rounds(away, continuous=True)
+    assert (away.asked, away.taken) == (4, 2)
+    assert caplog.text.count("nobody answers; its topics are asked for again") == 2
+    with pytest.raises(NotAllowedError, match="no token"):
+        rounds(AwayLater(NotAllowedError("no token")), continuous=True)
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--status"])
+def test_what_only_looks_makes_no_warehouse(tmp_path: Path, flag: str) -> None:
+    """It made the folder and a catalog, also of a name that was misspelt."""
+    url = f"pulsar://127.0.0.1:{free_port()}"
+    where = ("--warehouse", str(tmp_path / "new"), "--service-url", url, "--timeout", "1")
+    found = CliRunner().invoke(pipeline, ["table", "a", flag, *where])
+    assert isinstance(found.exception, BrokerError)
+    catalog_of(str(tmp_path / "new"), None, (), make=False)  # as erase does
+    assert not list(tmp_path.iterdir())
