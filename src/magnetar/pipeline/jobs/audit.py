@@ -145,6 +145,8 @@ class AuditReport(Report):
                 f"entries, {self.byte_count:,} bytes a copy would be read in {self.pieces:,} tasks"
             )
             return
+        if self.deleted_meanwhile:
+            yield f"{self.deleted_meanwhile:,} ledgers were deleted while they were read"
         yield (
             f"{self.partitions:,} partitions, {self.ledgers:,} ledgers, {self.entries:,} entries, "
             f"{self.messages:,} messages of {self.producers:,} producers: {self.copies:,} sound "
@@ -187,7 +189,11 @@ def audit(options: AuditOptions, context: JobContext) -> AuditReport:
         for plan in plans:
             own = [each for each in found if each.topic == plan.topic]
             _judge(options, plan, own, report)
-            _judge_untold(plan, _untold(logs, plan, own), report)
+            try:
+                _judge_untold(plan, _untold(logs, plan, own), report)
+            except BrokerError as error:
+                why = f"its broker does not say whether ledgers of it were deleted: {error}"
+                report.unchecked.append(AuditFinding("unchecked", plan.topic, -1, why=why))
     finally:
         logs.close()
     return report

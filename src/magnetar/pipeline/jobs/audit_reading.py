@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,14 +19,21 @@ from magnetar.env.loop_thread import LoopThread
 from magnetar.ledger.connecting import connection_options
 from magnetar.ledger.connections.channel import Address
 from magnetar.ledger.connections.pool import ConnectionPool
-from magnetar.model.errors import BookieUnavailableError, NoSuchLedgerError, ProtocolError
-from magnetar.model.ids import BookieId, EntryId
+from magnetar.model.errors import (
+    BookieUnavailableError,
+    BrokerError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+    ProtocolError,
+    TopicNotFoundError,
+)
+from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
 from magnetar.model.ledger import LedgerMetadata
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.jobs.sequences import EntryAt, EntryHead, IdRun, IdRuns, IdSteps
 from magnetar.pipeline.losses import LedgerFacts
-from magnetar.repair.insight.verifying import Verified, Verifier
+from magnetar.repair.insight.verifying import NOBODY, Unchecked, Verified, Verifier
 from magnetar.repair.throttle import Throttle
 from magnetar.wire.bookie.metadata import decode_ledger_metadata
 from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
@@ -84,7 +91,9 @@ class PieceFound:
 
 
 def audit_piece(piece: AuditPiece) -> PieceFound:
-    """Read it all. Raises ``BrokerError``, ``MetadataError``."""
+    """Read it all. What the broker does not tell any more is *unchecked*, and ledgers of a topic
+    that was deleted meanwhile are gone: what was found elsewhere is not lost with it. Raises
+    ``MetadataError``."""
     client = BrokerClient(piece.service_url, piece.timeout_s)
     logs = LogWatch(client, piece.timeout_s)
     logs.be_patient()
@@ -102,7 +111,6 @@ async def _nothing() -> None:
 
 async def _audit(piece: AuditPiece, logs: LogWatch) -> PieceFound:
     told = _TopicLedgers(piece.topic, logs)
-    await told.ask([each.ledger_id for each in piece.ledgers])
     config = replace(LedgerConfig(), read_timeout_ms=int(piece.timeout_s * 1000))
     pool = ConnectionPool(
         told.resolve, told.available, None, connection_options(config, ENTRY_BYTES_MAX)
@@ -113,6 +121,7 @@ async def _audit(piece: AuditPiece, logs: LogWatch) -> PieceFound:
     found = PieceFound(piece.topic)
     runs = IdRuns()
     try:
+        await told.ask([each.ledger_id for each in piece.ledgers])
         for facts in piece.ledgers:
             verified = await verifier.verify(facts.ledger_id)
             heard.finish(runs)
@@ -120,11 +129,23 @@ async def _audit(piece: AuditPiece, logs: LogWatch) -> PieceFound:
                 verified, heard.messages, heard.counts, heard.unreadable, heard.first_unreadable
             )
             if not verified.gone:
-                one.counts += _of_the_broker(facts, verified, told.metadata.get(facts.ledger_id))
+                one.counts += _of_the_broker(facts, verified, told.metadata_of(facts.ledger_id))
             found.ledgers.append(one)
+    except BrokerError as error:
+        found.ledgers += map(_not_read(error), piece.ledgers[len(found.ledgers) :])
     finally:
         await pool.close()
     found.runs, found.untidy = runs.all(), runs.untidy
+    return found
+
+
+def _not_read(error: BrokerError) -> Callable[[LedgerFacts], LedgerFound]:
+    def found(facts: LedgerFacts) -> LedgerFound:
+        if isinstance(error, TopicNotFoundError):
+            return LedgerFound(Verified(facts.ledger_id, gone=True))
+        why = Unchecked(0, NO_ENTRY, NOBODY, str(error))
+        return LedgerFound(Verified(facts.ledger_id, unchecked=[why]))
+
     return found
 
 
@@ -134,7 +155,7 @@ def _of_the_broker(
     """What the broker's record of a ledger says otherwise than the ledger."""
     found = []
     if not facts.closed or metadata is None or not metadata.closed:
-        if verified.entries < facts.entries:
+        if verified.entries < facts.entries and not verified.unchecked:
             why = f"the broker serves {facts.entries} entries, bookies confirm {verified.entries}"
             found.append(CountFault(-1, why))
         return found
@@ -151,10 +172,9 @@ class _TopicLedgers:
     """The topic's ledgers and bookies, as its broker tells (``verifying.KnownLedgers``)."""
 
     def __init__(self, topic: str, logs: LogWatch) -> None:
-        self.metadata: dict[int, LedgerMetadata] = {}
+        self._told: dict[int, bytes] = {}
         self._topic = topic
         self._logs = logs
-        self._versions: dict[int, int] = {}
         self._bookies: Mapping[str, Address] = {}
         self._fresh: set[int] = set()
 
@@ -163,21 +183,30 @@ class _TopicLedgers:
         answer = await asyncio.to_thread(self._logs.ask, self._topic, question)
         self._bookies = answer.bookies
         for ledger_id in ledger_ids:
-            self.metadata.pop(ledger_id, None)
-        for ledger_id, told in answer.stored_ledgers.items():
-            self.metadata[ledger_id] = decode_ledger_metadata(ledger_id, told)
-            self._versions[ledger_id] = zlib.crc32(told)
+            self._told.pop(ledger_id, None)
+        self._told.update(answer.stored_ledgers)
         self._fresh.update(ledger_ids)
+
+    def metadata_of(self, ledger_id: int) -> LedgerMetadata | None:
+        """As they were told last; None: they were not, or cannot be read."""
+        try:
+            return self._decoded(ledger_id)
+        except MetadataFormatError:
+            return None
+
+    def _decoded(self, ledger_id: int) -> LedgerMetadata | None:
+        told = self._told.get(ledger_id)
+        return None if told is None else decode_ledger_metadata(ledger_id, told)
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, Any]:
         """What was just asked for all is told once; after that the broker is asked anew."""
         if ledger_id not in self._fresh:
             await self.ask([ledger_id])
         self._fresh.discard(ledger_id)
-        found = self.metadata.get(ledger_id)
+        found = self._decoded(ledger_id)  # one that is damaged keeps no other from being read
         if found is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} is not of {self._topic} any more")
-        return found, self._versions[ledger_id]
+        return found, zlib.crc32(self._told[ledger_id])
 
     async def resolve(self, bookie_id: BookieId) -> Address:
         address = self._bookies.get(str(bookie_id))

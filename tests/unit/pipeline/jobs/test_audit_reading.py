@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import cast
+
 import pytest
 
+from magnetar.model.errors import BrokerError, TopicNotFoundError
+from magnetar.pipeline.brokers.log_watch import LogWatch
 from magnetar.pipeline.brokers.topic_reader import LogAnswer
 from magnetar.pipeline.jobs.audit import AuditOptions, AuditReport, _judge, _Plan
 from magnetar.pipeline.jobs.audit_reading import (
     AuditPiece,
     LedgerFound,
     PieceFound,
+    _audit,
     _Heard,
     head_of,
 )
 from magnetar.pipeline.jobs.sequences import EntryAt, IdRuns, IdSteps, judge
-from magnetar.pipeline.losses import LogExtent
+from magnetar.pipeline.losses import LedgerFacts, LogExtent
 from magnetar.pipeline.places import START, Place
 from magnetar.repair.insight.verifying import Verified
 from magnetar.wire.kafka.batches import build_batch
@@ -22,6 +29,7 @@ from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
 from magnetar.wire.pulsar.broker_metadata import Stamper
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
+from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
 from tests.unit.pipeline.entry_building import Layout, Message, batch, chunks, single
 
@@ -151,3 +159,43 @@ def test_sequences_of_kafka_begin_with_0_again() -> None:
         assert oddities([record_batch(*each) for each in batches]) == []
     again = [(last, 10), (7, 5), (7, 5)]
     assert [each[0] for each in oddities([record_batch(*each) for each in again])] == ["duplicate"]
+
+
+# -- what brokers do not tell -----------------------------------------------------------------
+
+
+class Logs:
+    """Of a broker that tells nothing, or metadata that are none."""
+
+    def __init__(self, error: BrokerError | None) -> None:
+        self.error = error
+
+    def ask(self, topic: str, question: LogQuestion) -> LogAnswer:
+        if self.error is not None:
+            raise self.error
+        told = dict.fromkeys(question.stored_ledgers, b"no metadata")
+        return LogAnswer(LogExtent(START, START, Place(9, 0, 0)), stored_ledgers=told)
+
+
+def read_by(logs: Logs) -> PieceFound:
+    facts = tuple(LedgerFacts(each, 10, 100, closed=True) for each in (1, 2))
+    return asyncio.run(_audit(replace(PIECE, ledgers=facts), cast(LogWatch, logs)))
+
+
+@pytest.mark.parametrize(
+    "logs", [Logs(BrokerError("no answer")), Logs(None)], ids=["away", "damaged"]
+)
+def test_what_cannot_be_asked_for_is_unchecked(logs: Logs) -> None:
+    """It ended the audit of all topics, and what was found in others was not told."""
+    found = read_by(logs)
+    assert [len(each.verified.unchecked) for each in found.ledgers] == [1, 1]
+    report = judged(found)
+    assert (len(report.unchecked), report.findings, report.ok) == (2, [], False)
+
+
+def test_a_topic_that_is_deleted_while_it_is_audited_is_gone() -> None:
+    found = read_by(Logs(TopicNotFoundError("it is not there")))
+    assert [each.verified.gone for each in found.ledgers] == [True, True]
+    report = judged(found)
+    assert (report.deleted_meanwhile, report.ok) == (2, True)
+    assert "2 ledgers were deleted while they were read" in list(report.lines())
