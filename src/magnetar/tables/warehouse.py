@@ -1,8 +1,8 @@
 """Reaching tables: catalogs of ``pyiceberg``, opened once a process.
 
 Blocking. ``pyiceberg``'s errors, and those of object storage, come out as ``TableError``; so does
-whatever it raises on files that are damaged. Its decoders know no error for these: cut manifests are
-an EOFError, others a UnicodeDecodeError, a SystemError, a KeyError.
+whatever it raises on files that are damaged. Its decoders know no error for these: a manifest that
+is empty is an EOFError, others are a UnicodeDecodeError, a SystemError, a KeyError.
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ class TopicTable:
         published when its log says: another cluster's ledger may have the same id. Raises
         ``TableError``."""
         with table_errors(f"looking for ledger {ledger.ledger_id} in table {self.place.table}"):
-            entries = {entry for table in self._tables for entry in _entries(table, partition, ledger)}
+            entries = {
+                entry for table in self._tables for entry in _entries(table, partition, ledger)
+            }
             times = _times(self.main, partition, ledger)
         wrong = ""
         if len(entries) != ledger.entries:
