@@ -46,6 +46,8 @@ class Receipts:
     def __init__(self, show_ids: bool) -> None:
         self._changed = threading.Condition()
         self._show_ids = show_ids
+        self.unprinted: OSError | None = None
+        """The ids have nowhere to go (any more): the reader of our output has ended, say."""
         self.confirmed = 0
         self.failed = 0
         self.first_failure = ""
@@ -56,12 +58,20 @@ class Receipts:
         with self._changed:
             if result == pulsar.Result.Ok:
                 self.confirmed += 1
-                if self._show_ids:
-                    click.echo(str(message_id))
+                self._show(message_id)
             else:
                 self.failed += 1
                 self.first_failure = self.first_failure or str(result).removeprefix("Result.")
             self._changed.notify()
+
+    def _show(self, message_id: object) -> None:
+        """Nothing is raised: the client's thread would pass it over, and who waits wait on."""
+        if not self._show_ids or self.unprinted is not None:
+            return
+        try:
+            click.echo(str(message_id))
+        except OSError as error:
+            self.unprinted = error
 
     def wait_for(self, count: int) -> None:
         with self._changed:
@@ -127,6 +137,8 @@ def produce(
         try:
             # Batches leave by themselves. A flush would wait in the client, which hears no Ctrl-C.
             receipts.wait_for(_send_all(producer, messages, count, options, receipts))
+            if receipts.unprinted is not None:
+                raise receipts.unprinted
         finally:
             _report(topic, receipts, time.monotonic() - start)
         if receipts.failed:
@@ -194,6 +206,8 @@ def _send_all(
     for message in shown:
         producer.send_async(message, receipts.receive, **options)
         sent += 1
+        if receipts.unprinted is not None:
+            break
     return sent
 
 

@@ -4,16 +4,20 @@ of it. The lines are those of the official client 3.13."""
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import io
 import json
 import socket
-from typing import cast
+from typing import Any, cast
 
+import click
 import pulsar
 import pytest
 
 from magnetar.cli.consume import _line
 from magnetar.cli.messages import _advice, check_reachable, last_said
+from magnetar.cli.produce import Receipts, _send_all
 from magnetar.model.errors import BrokerError
 
 HEAD = "2026-01-01 00:00:00.000 ERROR [140628515505856] ClientConnection:1575 | [a:1 -> b:2] "
@@ -87,3 +91,30 @@ def test_bytes_that_are_no_text_can_be_had_back() -> None:
     odd = told(b"a\xff\0b")
     assert base64.b64decode(odd["data_base64"]) == b"a\xff\0b"
     assert odd["data"] == "a\\xff\0b"
+
+
+class _Producer:
+    """Answers at once, as the client's thread does: an exception of the callback goes nowhere."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send_async(self, message: bytes, callback: Any, **options: object) -> None:
+        self.sent += 1
+        with contextlib.suppress(Exception):
+            callback(pulsar.Result.Ok, f"(1,{self.sent},-1,-1)")
+
+
+def test_ids_that_nobody_reads_any_more_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``magnetar produce --print-ids | head -1`` waited for ever for the rest."""
+
+    def echo(text: str) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(click, "echo", echo)
+    receipts, producer = Receipts(show_ids=True), _Producer()
+    messages = iter([b"one", b"two", b"three"])
+    sent = _send_all(cast(Any, producer), messages, None, {}, receipts)
+    assert sent == producer.sent == receipts.confirmed == 1
+    assert isinstance(receipts.unprinted, BrokenPipeError)
+    receipts.wait_for(sent)
