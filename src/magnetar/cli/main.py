@@ -77,7 +77,22 @@ def cli() -> None:
 def main() -> None:
     """The entry point of the ``magnetar`` script."""
     sys.excepthook = _unexpected
+    _open_standard()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard() -> None:
+    """Whoever starts us may have closed standard input, output or error. Then Python has none, and
+    the next file or socket that is opened gets the number: what is printed goes into it, and a
+    server's loop ends the process when it closes it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+    sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8")
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 
 def run(arguments: list[str]) -> int:

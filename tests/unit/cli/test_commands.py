@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -286,6 +288,24 @@ def test_what_is_no_token_is_not_sent_nor_shown(
     assert "the token has spaces" in said
     assert "--token-file" in said
     assert token not in said
+
+
+@pytest.mark.parametrize(
+    ("closed", "command", "status"),
+    [
+        ("<&- >&- 2>&-", "config", 0),
+        (">&-", "topics list --url http://127.0.0.1:1", 1),
+        ("<&-", "tokens show", 2),
+    ],
+)
+def test_standard_descriptors_may_be_closed(closed: str, command: str, status: int) -> None:
+    """Each ended with an internal error, and a server without standard output was aborted."""
+    line = f"exec {sys.executable} -m magnetar {command} {closed}"
+    found = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == status
+    assert "internal error" not in found.stderr
 
 
 def test_nobody_answers(out: pytest.CaptureFixture[str]) -> None:
