@@ -12,6 +12,7 @@ from types import TracebackType
 import click
 
 from magnetar import __version__
+from magnetar.cli.output import drop_output
 from magnetar.model.errors import ConfigError, MagnetarError
 
 FAILED, WRONGLY_USED, INTERRUPTED = 1, 2, 130
@@ -112,7 +113,7 @@ def run(arguments: list[str]) -> int:
         return _failed(error, FAILED)
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of our output has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             return FAILED
         return _failed(error, FAILED)
     return status if isinstance(status, int) else 0

@@ -26,6 +26,7 @@ import click
 import structlog
 
 from magnetar import logs
+from magnetar.cli.output import drop_output
 from magnetar.config import Config
 from magnetar.config_loading import unsafe_settings
 from magnetar.env.allocator import tune_allocator as tune_allocator  # benchmarks name it here
@@ -125,8 +126,12 @@ def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def _ready(line: str) -> None:
-    click.echo(line)
-    sys.stdout.flush()
+    try:
+        click.echo(line)
+        sys.stdout.flush()
+    except OSError as error:  # its reader has ended, its disk is full: all is served
+        log.warning("standard output takes nothing", left_out=line, why=error.strerror)
+        drop_output()
     tune_collector()
     gc.enable()
     GarbageLooks(asyncio.get_running_loop()).begin()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -127,3 +128,28 @@ def test_a_process_ends_whatever_is_left_of_its_role() -> None:
     assert (ended.returncode, ended.stdout) == (1, "ready\n")
     assert "does not end by itself" in ended.stderr
     assert "one that stays" in ended.stderr
+
+
+ENDS = """
+import signal
+from magnetar.cli import process
+from magnetar.config import Config
+
+async def role(ready, stopped):
+    ready("ready")
+    signal.raise_signal(signal.SIGTERM)
+    await stopped.wait()
+
+process.serve(Config(), role)
+"""
+
+
+def test_a_server_goes_on_without_a_place_for_its_line() -> None:
+    """With its output on a full disk, or to a reader that has ended, it ended once it was ready."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", ENDS],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0
+    assert "standard output takes nothing" in ended.stderr
