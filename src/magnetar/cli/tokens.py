@@ -9,13 +9,16 @@ import os
 import secrets
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 import click
 
+from magnetar.cluster.security.principals import principal
 from magnetar.cluster.security.tokens import (
+    SECONDS_MAX,
     TokenKey,
     TokenRules,
     create_token,
@@ -25,11 +28,14 @@ from magnetar.cluster.security.tokens import (
 )
 from magnetar.config_loading import whole_number
 from magnetar.model.errors import AuthenticationError, ConfigError
+from magnetar.model.json_bounded import load_bounded
 
 SECRET_BYTES: Final = 32
 TIMES: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 CURVES: Final = {"ES256": "SECP256R1", "ES384": "SECP384R1", "ES512": "SECP521R1"}
 OURS_ALONE: Final = 0o600
+LEVELS_MAX: Final = 64
+"""Of what a token says: it may have been made by anybody."""
 
 secret_option = click.option("--secret-key", metavar="FILE", help="The secret to check with.")
 public_option = click.option("--public-key", metavar="FILE", help="The public key to check with.")
@@ -85,8 +91,9 @@ def create_key_pair(output_private_key: str, output_public_key: str, algorithm: 
         der, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(der, serialization.PublicFormat.SubjectPublicKeyInfo)
+    # First: without a place for it the private key of a pair that is there would be lost.
+    _write_public(Path(output_public_key), public)
     write_secret(Path(output_private_key), private)
-    Path(output_public_key).write_bytes(public)
     click.echo(f"wrote {output_private_key} and {output_public_key}", err=True)
 
 
@@ -107,6 +114,10 @@ def create(
 ) -> None:
     """Print a token for a role."""
     key = _signing(secret_key, private_key)
+    try:
+        principal(subject)
+    except AuthenticationError as error:  # so would every server
+        raise ConfigError(f"--subject {subject[:80]!r} cannot be used: {error.why}") from None
     claims: dict[str, object] = {"sub": subject}
     if expiry_time is not None:
         claims["exp"] = int(time.time()) + _seconds(expiry_time)
@@ -122,7 +133,7 @@ def show(token: str | None, token_file: str | None) -> None:
     """Print what a token says, without checking it; - or nothing: standard input."""
     for part in _given(token, token_file).split(".")[:2]:
         try:
-            said = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+            said = load_bounded(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), LEVELS_MAX)
         except ValueError:
             raise ConfigError("that is no token: three parts of base64 with dots") from None
         click.echo(json.dumps(said))
@@ -144,6 +155,13 @@ def validate(
         raise ConfigError(error.why) from None
     until = "" if found.expires_s is None else f" until {time.ctime(found.expires_s)}"
     click.echo(f"valid: role {found.role}{until}")
+
+
+def _write_public(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _given(token: str | None, file: str | None) -> str:
@@ -184,21 +202,24 @@ def _read(name: str) -> bytes:
 
 def _seconds(text: str) -> int:
     found = whole_number(text, TIMES)
-    if found is None or found <= 0:
+    if found is None or not 0 < found <= SECONDS_MAX // 2:  # with the time now no server takes more
         raise ConfigError(f"--expiry-time {text!r} cannot be used; accepted: 3600s, 12h, 30d, 1y")
     return found
 
 
 def write_secret(path: Path, data: bytes) -> None:
     """Whole or not at all, and for nobody else to read."""
+    if not path.name:
+        raise ConfigError(f"'{path}' names no file to write; accepted: a path")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OURS_ALONE)
     try:
+        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OURS_ALONE)
         with os.fdopen(made, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

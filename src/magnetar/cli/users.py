@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -68,12 +72,12 @@ def add(name: str, file: Path, password_stdin: bool, iterations: int) -> None:
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
     check_user(name, password)
-    known = _read(file)
-    known[name] = {
+    made = {
         kind: make_credentials(kind, password, secrets.token_bytes(SALT_BYTES), iterations)
         for kind in HASHES
     }
-    write_secret(file, encode_users(known))
+    with _alone(file):
+        write_secret(file, encode_users({**_read(file), name: made}))
     click.echo(f"{file} has user {name}")
 
 
@@ -82,7 +86,7 @@ def add(name: str, file: Path, password_stdin: bool, iterations: int) -> None:
 @json_option
 def list_users(file: Path, as_json: bool) -> None:
     """List the names of users."""
-    names = sorted(_read(file))
+    names = sorted(_read(file, needed=True))
     if as_json:
         print_json(names)
     else:
@@ -95,18 +99,35 @@ def list_users(file: Path, as_json: bool) -> None:
 @file_option
 def remove(name: str, file: Path) -> None:
     """Remove user NAME. What it has open goes on until its clients come again."""
-    known = _read(file)
-    if name not in known:
-        raise ConfigError(f"{file} has no user {name!r}")
-    del known[name]
-    write_secret(file, encode_users(known))
+    with _alone(file):
+        known = _read(file, needed=True)
+        if name not in known:
+            raise ConfigError(f"{file} has no user {name!r}")
+        del known[name]
+        write_secret(file, encode_users(known))
     click.echo(f"{file} has no user {name} any more")
 
 
-def _read(file: Path) -> dict[str, dict[str, ScramCredentials]]:
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Whoever changes the file meanwhile waits: it is written whole, and one of two changes at once
+    would be lost. Its directory is locked; the file itself is another one after each change."""
+    try:
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _read(file: Path, needed: bool = False) -> dict[str, dict[str, ScramCredentials]]:
+    """``needed``: the file must be there. Raises ``ConfigError``."""
     try:
         return decode_users(file.read_bytes(), str(file))
-    except FileNotFoundError:
-        return {}
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not needed:
+            return {}
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error

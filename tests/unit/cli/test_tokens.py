@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -71,8 +73,35 @@ def test_what_does_not_count_is_said_why(tmp_path: Path) -> None:
         ("create", "--secret-key", secret, "--subject", "a", "--algorithm", "RS256"),
         ("create", "--secret-key", str(tmp_path / "none"), "--subject", "a"),
         ("show", "x"),
+        ("create", "--secret-key", secret, "--subject", ""),
+        ("create", "--secret-key", secret, "--subject", "a", "--expiry-time", "9" * 20 + "y"),
+        ("show", base64.urlsafe_b64encode(b"[" * 20_000).decode()),
     ):
-        fails(tokens, *arguments)
+        assert isinstance(fails(tokens, *arguments).exception, ConfigError | SystemExit)
+    long = ("create", "--secret-key", secret, "--subject", "a", "--expiry-time", "99999999y")
+    assert "until" in run(tokens, "validate", "--secret-key", secret, run(tokens, *long).strip())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """It was the name of a file beside it, which nobody had given; or an internal error."""
+    away = str(tmp_path / "none" / "key")
+    for arguments in (
+        ("create-secret-key", "--output", away),
+        ("create-secret-key", "--output", ""),
+        ("create-key-pair", "--output-private-key", away, "--output-public-key", "/dev/null"),
+    ):
+        done = fails(tokens, *arguments)
+        assert isinstance(done.exception, ConfigError)
+        assert "key'" not in str(done.exception)
+        assert f"{arguments[2] or '.'}" in str(done.exception)
+
+
+def test_a_pair_without_a_place_for_its_public_key_changes_nothing(tmp_path: Path) -> None:
+    private, away = tmp_path / "a.key", str(tmp_path / "none" / "a.pub")
+    private.write_bytes(b"before")
+    options = ("--output-private-key", str(private), "--output-public-key", away)
+    assert away in str(fails(tokens, "create-key-pair", *options, "--algorithm", "ES256").exception)
+    assert private.read_bytes() == b"before"
 
 
 def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
@@ -92,3 +121,40 @@ def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
     assert run(users, "list", "--file", path, "--json").strip().startswith("[")
     fails(users, "remove", "alice", "--file", path)
     fails(users, "add", "a,b", "--file", path, "--password-stdin")
+    assert isinstance(fails(users, "list", "--file", path + "x").exception, ConfigError)
+
+
+def test_users_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+    """Each read the file, and the last one wrote what it had read: the others were lost."""
+    path = str(tmp_path / "users.json")
+    names = [f"u{number}" for number in range(4)]
+    begun = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "magnetar", "users", "add", name, "--file", path),
+                *("--iterations", "4096", "--password-stdin"),
+            ],
+            stdin=subprocess.PIPE,
+        )
+        for name in names
+    ]
+    for each in begun:
+        each.communicate(b"secret\n", timeout=60)
+    assert [each.returncode for each in begun] == [0] * len(names)
+    assert run(users, "list", "--file", path).split() == names
+
+
+def test_a_password_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "users.json")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "magnetar", "users", "add", "a", "--file", path),
+            "--password-stdin",
+        ],
+        input=b"\xff\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"UTF-8" in done.stderr

@@ -99,9 +99,14 @@ Users = Mapping[str, Mapping[str, ScramCredentials]]
 def check_user(name: str, password: str) -> None:
     """Of a user that is to be added. Raises ``ConfigError``."""
     check_user_name(name)
-    if not 0 < len(password.encode()) <= PASSWORD_BYTES_MAX or "\0" in password:
+    try:
+        size = len(password.encode())
+    except UnicodeEncodeError:  # bytes that are no UTF-8 come as halves of pairs
+        size = 0
+    if not 0 < size <= PASSWORD_BYTES_MAX or "\0" in password:
         raise ConfigError(
-            f"the password of {name} cannot be used; accepted: 1 to {PASSWORD_BYTES_MAX} bytes"
+            f"the password of {name} cannot be used; accepted: 1 to {PASSWORD_BYTES_MAX} bytes of "
+            "text in UTF-8"
         )
 
 
