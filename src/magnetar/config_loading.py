@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar, get_type_hints
 
 from magnetar.config import Config, check_ledger
 from magnetar.model.errors import ConfigError
+from magnetar.model.host_names import is_host_name
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 PORT_MAX = 65_535
@@ -95,6 +96,8 @@ class Setting:
         """What values it takes, in words."""
         if is_port(self.path):
             return f"a port, {self.least or 0} to {PORT_MAX}"
+        if is_host(self.path):
+            return "a host's name, or an address"
         if self.choices:
             return ", ".join(self.choices)
         if self.kind == "int":
@@ -134,6 +137,10 @@ def _settings_of(section: type, above: SettingPath) -> Iterator[Setting]:
 
 def is_port(path: SettingPath) -> bool:
     return path[-1] in ("port", "tls_port")
+
+
+def is_host(path: SettingPath) -> bool:
+    return path[-1] in ("host", "advertised_host")
 
 
 # -- loading ----------------------------------------------------------------------------------
@@ -238,6 +245,8 @@ def _parsed(setting: Setting, raw: object, source: str) -> SettingValue:
         isinstance(value, int) and (setting.least or 0) <= value <= PORT_MAX
     ):
         value = None
+    if is_host(setting.path) and value and not is_host_name(str(value)):
+        value = None
     if setting.choices and value not in setting.choices:
         value = None
     if setting.least is not None and isinstance(value, int) and value < setting.least:
@@ -333,9 +342,10 @@ def _check_together(config: Config) -> None:
             f"bookie.entry_bytes_max = {bookie.entry_bytes_max}; accepted: 4096 bytes more"
         )
     _check_tls(config)
-    if config.metadata.url and not config.metadata.url.startswith(METADATA_SCHEMES):
+    url = config.metadata.url
+    if url and (url in METADATA_SCHEMES or not url.startswith(METADATA_SCHEMES)):
         raise ConfigError(
-            f"metadata.url = {config.metadata.url!r} cannot be used; accepted: "
+            f"metadata.url = {url!r} cannot be used; accepted: "
             "zk://HOST:PORT[,HOST:PORT]/ROOT, sqlite:PATH, or empty for the data directory"
         )
 

@@ -19,6 +19,7 @@ import click
 from magnetar.cli.credentials import credential_options, shown
 from magnetar.cli.rest import check_topic
 from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.model.host_names import is_host_name
 
 if TYPE_CHECKING:
     import pulsar
@@ -121,6 +122,8 @@ def check_reachable(service_url: str) -> None:
         try:
             address = urlsplit(f"{scheme}://{place}")
             host, port = address.hostname or "", address.port or DEFAULT_PORTS[scheme]
+            if not is_host_name(host):
+                raise ValueError("that is no host's name; accepted: HOST:PORT")
             socket.create_connection((host, port), CONNECT_TIMEOUT_MS / 1000).close()
         except (OSError, ValueError) as error:
             problems.append(f"{place}: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
 import httpx
@@ -13,6 +13,7 @@ import httpx
 from magnetar.cli.credentials import credential_options, shown
 from magnetar.env.tls import trusting
 from magnetar.model.errors import ConfigError, RestError
+from magnetar.model.host_names import is_host_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,9 +40,7 @@ class RestClient:
     """Requests to one platform. All raise ``RestError`` with the platform's own reason."""
 
     def __init__(self, url: str) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"--url {url!r} cannot be used; accepted: http://HOST:PORT")
-        self._url = url.rstrip("/")
+        self._url = _checked(url).rstrip("/")
         credentials = shown()
         self._headers = (
             {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
@@ -120,6 +119,20 @@ class RestClient:
             if before.scheme == "https" and url.scheme != "https":
                 raise RestError(f"{before} leads to {url}, which is not by TLS")
         raise RestError(f"{method} {self._url} was sent on {REDIRECTS_MAX} times; try again")
+
+
+def _checked(url: str) -> str:
+    """Raises ``ConfigError`` for what the library would read otherwise, or fail with: a port past
+    the last one is another port to it, and what follows a query is a part of that."""
+    given = url.strip()
+    try:
+        parts = urlsplit(given)
+        fits = is_host_name(parts.hostname or "") and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise ConfigError(f"--url {url!r} cannot be used; accepted: http://HOST:PORT")
+    return given
 
 
 def _context(trust: str) -> ssl.SSLContext | bool:

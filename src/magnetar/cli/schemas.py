@@ -140,8 +140,16 @@ def _body(kind: str, file: Path | None, properties: tuple[str, ...]) -> dict[str
         if not equals:
             raise ConfigError(f"--property {pair!r} cannot be used; accepted: NAME=VALUE")
         pairs[name] = value
-    text = "" if file is None else file.read_text(encoding="utf-8")
-    return {"type": kind, "schema": text, "properties": pairs}
+    return {"type": kind, "schema": _definition(file), "properties": pairs}
+
+
+def _definition(file: Path | None) -> str:
+    try:
+        return "" if file is None else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--file {file} cannot be read: {error}; accepted: text in UTF-8"
+        ) from error
 
 
 def _time(found: dict[str, Any]) -> str:

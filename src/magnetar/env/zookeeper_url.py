@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from magnetar.env.metadata_paths import check_path
 from magnetar.model.errors import ConfigError, MetadataError
+from magnetar.model.host_names import is_host_name
 
 SCHEME = "zk://"
 DEFAULT_PORT = 2181
@@ -58,6 +59,8 @@ def _address(url: str, host: str) -> str:
         name, port = host, str(DEFAULT_PORT)
     if not name or (":" in name and not name.startswith("[")):
         raise _refused(url, f"{host!r} is no HOST:PORT")
+    if not is_host_name(name):
+        raise _refused(url, f"{name!r} can be no host's name")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) <= _PORT_MAX:
         raise _refused(url, f"{port!r} is no port")
     return f"{name}:{port}"

@@ -218,6 +218,12 @@ def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]
         (["standalone", "--metadata", "etcd://x"], 2, "zk://"),
         (["bookie", "--metadata", "sqlite:x"], 2, "zk://"),
         (["broker"], 2, "--metadata"),
+        (["topics", "list", "--url", "http://"], 2, "http://HOST:PORT"),
+        (["topics", "list", "--url", "http://a..b:1"], 2, "http://HOST:PORT"),
+        (["topics", "list", "--url", "http://127.0.0.1:99999"], 2, "http://HOST:PORT"),
+        (["topics", "list", "--url", "http://127.0.0.1:80?x=1"], 2, "http://HOST:PORT"),
+        (["produce", "t", "-m", "x", "--service-url", "pulsar://"], 1, "no host's name"),
+        (["schemas", "upload", "t", "--file", sys.executable], 2, "text in UTF-8"),
     ],
 )
 def test_errors_are_one_clear_line_and_an_exit_code(

@@ -19,6 +19,8 @@ from magnetar.config_loading import (
 )
 from magnetar.model.errors import ConfigError
 
+HOSTS = ("host", "advertised_host")
+
 
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
@@ -68,6 +70,13 @@ def test_values_of_every_kind_from_text() -> None:
     assert config.ledger.ledger_entries_max == 1000
 
 
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::1]", "fe80::1%eth0", "b\u00fccher.de"])
+def test_hosts(host: str) -> None:
+    given = {f"{part}.{name}": host for part in ("broker", "kafka") for name in HOSTS}
+    config = load(flags=given)
+    assert {config.broker.host, config.kafka.advertised_host} == {host}
+
+
 def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
     text = 'cluster = "blue"\n[bookie]\nledger_directories = ["/a", "/b"]\n[bookie.journal]\n'
     config = load(written(tmp_path / "m.toml", text + "sync = false\nfile_bytes = '128 MiB'\n"))
@@ -97,6 +106,9 @@ def test_values_of_every_kind_from_toml(tmp_path: Path) -> None:
         ("bookie.compaction_minor_percent", -1, "at least 0 and at most 100"),
         ("ledger.ack_quorum", 1.5, "whole number"),
         ("ledger.add_timeout_ms", "16MiB", "whole number"),
+        ("broker.host", "a..b", "a host's name"),
+        ("kafka.advertised_host", "http://one", "a host's name"),
+        ("tls.host", "one two", "a host's name"),
         ("logging.level", "loud", "debug, info, warning, error"),
         ("cluster", 7, "text"),
         ("data_dir", "", "a path"),
@@ -129,6 +141,7 @@ def test_a_bad_value_names_setting_value_source_and_what_is_accepted(
         ({"ledger.read_hedge_ceiling_ms": 1}, "ledger.read_hedge_floor_ms = 5"),
         ({"bookie.journal.file_bytes": "4MiB"}, "bookie.journal.file_bytes"),
         ({"metadata.url": "etcd://x"}, "zk://"),
+        ({"metadata.url": "sqlite:"}, "zk://"),
     ],
 )
 def test_settings_that_contradict_each_other(flags: dict[str, object], named: str) -> None:

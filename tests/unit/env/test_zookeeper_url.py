@@ -42,6 +42,8 @@ def test_addresses(url: str, hosts: str, root: str) -> None:
         "zk://::1:2181/root",
         "zk://host:2181/a//b",
         "zk://host:2181/../b",
+        "zk://a..b:2181/root",
+        "zk://a b:2181/root",
     ],
 )
 def test_what_is_no_address(url: str) -> None:
