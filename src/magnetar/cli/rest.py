@@ -103,7 +103,9 @@ class RestClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RestError(f"{method} {self._url}{path} failed: {error}") from error
         if answer.is_error and answer.status_code not in accepted:
-            raise RestError(_reason(answer))
+            unshown = answer.status_code == httpx.codes.UNAUTHORIZED and not self._headers
+            nothing = "; no token was shown: give one (--token-file)" if unshown else ""
+            raise RestError(_reason(answer) + nothing)
         return answer
 
     def _follow(self, method: str, url: httpx.URL, body: object) -> httpx.Response:

@@ -251,6 +251,29 @@ class _NoPlatform(BaseHTTPRequestHandler):
         """Not to the output of the tests."""
 
 
+class _Asking(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(b'{"reason": "authentication failed"}')
+
+    def log_message(self, *_: object) -> None:
+        """Not to the output of the tests."""
+
+
+@pytest.mark.parametrize(("given", "told"), [([], True), (["--token", "abc"], False)])
+def test_who_shows_nothing_hears_how(
+    out: pytest.CaptureFixture[str], given: list[str], told: bool
+) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Asking) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert run(["topics", "list", "--url", url, *given]) == 1
+        answering.join()
+    assert ("--token-file" in out.readouterr().err) is told
+
+
 def test_somebody_else_answers(out: pytest.CaptureFixture[str]) -> None:
     with HTTPServer(("127.0.0.1", 0), _NoPlatform) as server:
         answering = threading.Thread(target=server.handle_request)

@@ -101,10 +101,12 @@ class Access:
     async def check(self, principal: Principal, action: Action, of: TopicName | str) -> None:
         """Raises ``AuthorizationError``, and as ``allows``."""
         if not await self.allows(principal, action, of):
-            raise AuthorizationError(
-                f"role {principal.role} may not {action} {of}; an admin of its tenant can grant it "
-                f"(magnetar namespaces permissions grant)"
+            how = (
+                "that is for super-users, and for its tenant's adminRoles"  # it cannot be granted
+                if action is Action.ADMIN
+                else "an admin of its tenant can grant it (magnetar namespaces permissions grant)"
             )
+            raise AuthorizationError(f"role {principal.role} may not {action} {of}; {how}")
 
     async def administers(self, principal: Principal, tenant: str) -> bool:
         """Whether it may do everything with the tenant's namespaces."""

@@ -116,6 +116,9 @@ def test_refusals_say_who_what_and_where(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         with pytest.raises(AuthorizationError, match="alice may not produce persistent://public"):
             await site.access.check(ALICE, Action.PRODUCE, TOPIC)
+        # Its advice was a grant of what cannot be granted.
+        with pytest.raises(AuthorizationError, match="tenant's adminRoles$"):
+            await site.access.check(ALICE, Action.ADMIN, TOPIC)
         with pytest.raises(AuthorizationError, match="super-users"):
             site.access.check_super_user(ALICE, "list brokers")
         with pytest.raises(TopicNotFoundError):  # as with everybody: it is not there
