@@ -20,7 +20,7 @@ import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from math import ceil
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -118,6 +118,8 @@ class Child:
             preexec_fn=ends_with(os.getpid(), SIGTERM),
         )
         self.started += 1
+        if self._ending.is_set():  # told while it was made, of which the former heard nothing
+            self._tell(SIGTERM)
         return self._process
 
     def keep(self, scope: TaskScope) -> None:
@@ -168,13 +170,19 @@ class Child:
             if self._ending.is_set():
                 return
             begun_s = clock_s()
-            await self._launch()
+            try:
+                await self._launch()
+            except OSError as error:  # no room for a process, say: as one that ends at once
+                log.warning("a server cannot be started", server=self.name, why=error.strerror)
 
     def ask_to_end(self) -> None:
         self._ending.set()
+        self._tell(SIGTERM)
+
+    def _tell(self, signal: Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(SIGTERM)
+                self._process.send_signal(signal)
 
     async def end(self) -> None:
         """After ``ask_to_end``: until it has ended. It is killed if it does not."""
@@ -185,8 +193,7 @@ class Child:
         _, late = await asyncio.wait([ended], timeout=END_S)
         if late:
             log.warning("a server does not end and is killed", server=self.name)
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            self._tell(SIGKILL)  # it may be another process by now
             await asyncio.wait([ended])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -220,3 +221,67 @@ def test_the_end_waits_for_no_pause() -> None:
         await eventually(lambda: children.children[0].started >= 3)
 
     run(scenario, "print('ready', flush=True)")
+
+
+def slow_starts(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Event]:
+    """Each start of a process takes until its event is set, in the order of the starts."""
+    made, begun = asyncio.create_subprocess_exec, []
+
+    async def create(*command: str, **more: Any) -> Any:
+        begun.append(asyncio.Event())
+        await begun[-1].wait()
+        return await made(*command, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    return begun
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_one_that_is_just_being_started_again_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch, stubborn: bool
+) -> None:
+    """It was never told, and who had started it waited for it for ever."""
+    monkeypatch.setattr(children_module, "END_S", 2.0)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if stubborn else ""
+
+    async def main() -> None:
+        scope = TaskScope("test", awaited(by="the test"))
+        child = Child("one", [sys.executable, "-c", deaf + SERVER + "; signal.pause()"])
+        children = Children([child], scope)
+        await children.start()
+        begun = slow_starts(monkeypatch)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await eventually(lambda: len(begun) == 1)
+        ending = asyncio.ensure_future(children.end())
+        await asyncio.sleep(0.1)
+        begun[0].set()
+        await ending
+        assert (child.pid, child.started) == (None, 2)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_one_that_cannot_be_started_again_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine had no room for a process for a moment: the parent ended, with all others."""
+
+    async def scenario(children: Children) -> None:
+        await children.start()
+        made, left = asyncio.create_subprocess_exec, 2
+
+        async def create(*command: str, **more: Any) -> Any:
+            nonlocal left
+            if left:
+                left -= 1
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return await made(*command, **more)
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+        first, second = children.children
+        pid, other = first.pid, second.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: first.started == 2 and first.pid not in (None, pid))
+        assert (second.pid, second.started) == (other, 1)
+
+    run(scenario, SERVER, SERVER)
