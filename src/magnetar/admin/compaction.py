@@ -15,7 +15,12 @@ from magnetar.admin.views import LongRunningView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.errors import (
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from magnetar.topics.compacting import CompactionStatus, TopicCompactions
 from magnetar.topics.registry import Topics
 
@@ -40,15 +45,32 @@ class CompactionService:
         self._peers = peers
 
     async def begin(self, topic: str) -> None:
-        """Raises ``NotAllowedError`` if it is being compacted."""
+        """Every partition is begun, whatever is said of the others. Raises ``NotAllowedError`` if
+        it (one of them) is being compacted, ``ServiceNotReadyError``."""
         name = parse_topic(topic)
-        for part in await self._parts(name):
-            owner = await self._owner(name, part)
-            if owner is None:
-                self._compactions.begin(await self._topics.get(part, create=False))
-                continue
-            with contextlib.suppress(TopicNotFoundError):  # never used
-                await self._peers.ask(owner.http_url, about_topic("PUT", part, PATH))
+        parts = await self._parts(name)
+        if parts == [name]:
+            await self._begin(name, name)
+            return
+        failed: list[MagnetarError] = []
+        for part in parts:
+            try:
+                await self._begin(name, part)
+            except MagnetarError as error:
+                failed.append(error)
+        if failed:
+            begun = f"{len(parts) - len(failed)} of the {len(parts)} partitions of {name} are begun"
+            refused = all(isinstance(each, NotAllowedError) for each in failed)
+            kind = NotAllowedError if refused else ServiceNotReadyError
+            raise kind(f"{begun}; {failed[0]}")
+
+    async def _begin(self, name: TopicName, part: TopicName) -> None:
+        owner = await self._owner(name, part)
+        if owner is None:
+            self._compactions.begin(await self._topics.get(part, create=False))
+            return
+        with contextlib.suppress(TopicNotFoundError):  # never used
+            await self._peers.ask(owner.http_url, about_topic("PUT", part, PATH))
 
     async def status(self, topic: str) -> LongRunningView:
         name = parse_topic(topic)

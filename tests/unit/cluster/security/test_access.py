@@ -117,7 +117,7 @@ def test_refusals_say_who_what_and_where(tmp_path: Path) -> None:
         with pytest.raises(AuthorizationError, match="alice may not produce persistent://public"):
             await site.access.check(ALICE, Action.PRODUCE, TOPIC)
         # Its advice was a grant of what cannot be granted.
-        with pytest.raises(AuthorizationError, match="tenant's adminRoles$"):
+        with pytest.raises(AuthorizationError, match=r"tenant's adminRoles$"):
             await site.access.check(ALICE, Action.ADMIN, TOPIC)
         with pytest.raises(AuthorizationError, match="super-users"):
             site.access.check_super_user(ALICE, "list brokers")
