@@ -24,7 +24,11 @@ from magnetar.pipeline.brokers.connection import (
 from magnetar.pipeline.brokers.topic_reader import TopicReader
 from magnetar.pipeline.losses import LogExtent
 from magnetar.pipeline.places import START, Place
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandLookupTopicResponse,
+)
 
 REDIRECTS_MAX = 10
 
@@ -58,8 +62,13 @@ class BrokerClient:
         return [f"{topic}-partition-{number}" for number in range(answer.partitions)]
 
     def topics(self, namespace: str) -> list[str]:
-        """Full names of all topics (and partitions) of a namespace."""
+        """Full names of all topics (and partitions) of a namespace.
+
+        Of all kinds: whoever asks for persistent ones alone is told of none when there is no such
+        namespace, and a job with a misspelled one would end well with nothing done.
+        """
         command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        command.getTopicsOfNamespace.mode = CommandGetTopicsOfNamespace.ALL
         command.getTopicsOfNamespace.namespace = namespace
         command.getTopicsOfNamespace.request_id = 1
         return list(self.ask(command).getTopicsOfNamespaceResponse.topics)

@@ -29,7 +29,7 @@ from magnetar.protocols.pulsar.owner_links import OwnerLinks
 from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace
 from tests.unit.cluster.security.files import token, write_secret, write_users
 from tests.unit.protocols.pulsar.harness import TOPIC, Peer, World, run_virtual
 
@@ -277,6 +277,13 @@ def test_a_namespace_that_is_not_there_is_told_as_that(tmp_path: Path) -> None:
         await peer.next()
         answer = await peer.ask(lookup("public/none/t"))
         assert answer.lookupTopicResponse.error == ServerError.TOPIC_NOT_FOUND
+        asked = names()
+        asked.getTopicsOfNamespace.namespace = "public/none"
+        answer = await peer.ask(asked)
+        assert answer.type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == []
+        asked.getTopicsOfNamespace.mode = CommandGetTopicsOfNamespace.ALL
+        assert (await peer.ask(asked)).error.error == ServerError.TOPIC_NOT_FOUND
 
     run(scenario)
 

@@ -14,7 +14,11 @@ from magnetar.protocols.pulsar import topic_list_watch
 from magnetar.protocols.pulsar.handlers import topic_lists
 from magnetar.topics.name_lists import CHECK_S
 from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandWatchTopicUpdate
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandWatchTopicUpdate,
+)
 from magnetar.wire.pulsar.topic_lists import topics_hash
 from tests.unit.protocols.pulsar.harness import ANNOUNCEMENTS, Peer, World, run
 
@@ -39,6 +43,13 @@ def end(watcher_id: int = 7) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_CLOSE)
     command.watchTopicListClose.request_id = 2
     command.watchTopicListClose.watcher_id = watcher_id
+    return command
+
+
+def listing(namespace: str, mode: CommandGetTopicsOfNamespace.Mode) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
+    request = command.getTopicsOfNamespace
+    request.request_id, request.namespace, request.mode = 1, namespace, mode
     return command
 
 
@@ -67,6 +78,31 @@ async def delete(world: World, local: str) -> None:
 
 def named(*locals_: str) -> list[str]:
     return [PREFIX + each for each in locals_]
+
+
+def test_a_namespace_that_is_not_there_has_no_persistent_topics() -> None:
+    """A consumer by pattern may come before its namespace; Go's gave up after 30 s."""
+
+    async def scenario(world: World) -> None:
+        await make(world, "a")
+        peer = await greeted(world)
+        persistent = CommandGetTopicsOfNamespace.PERSISTENT
+        here = (await peer.ask(listing(NAMESPACE, persistent))).getTopicsOfNamespaceResponse
+        assert list(here.topics) == named("a")
+        for namespace in ("public/later", "nobody/here"):
+            answer = await peer.ask(listing(namespace, persistent))
+            assert answer.type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
+            assert list(answer.getTopicsOfNamespaceResponse.topics) == []
+            for mode in (
+                CommandGetTopicsOfNamespace.ALL,
+                CommandGetTopicsOfNamespace.NON_PERSISTENT,
+            ):
+                answer = await peer.ask(listing(namespace, mode))
+                assert answer.error.error == ServerError.TOPIC_NOT_FOUND
+        all_kinds = await peer.ask(listing(NAMESPACE, CommandGetTopicsOfNamespace.ALL))
+        assert list(all_kinds.getTopicsOfNamespaceResponse.topics) == named("a")
+
+    run(scenario)
 
 
 def test_a_watcher_gets_the_list_and_then_what_changes() -> None:

@@ -15,10 +15,11 @@ from typing import Final, TypeAlias
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.permissions import Action
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
-from magnetar.model.errors import AuthorizationError, IncompatibleSchemaError
+from magnetar.model.errors import AuthorizationError, IncompatibleSchemaError, TopicNotFoundError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
+    CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     CommandPartitionedTopicMetadata,
 )
@@ -49,8 +50,14 @@ async def _partitions(session: Session, access: Access, command: BaseCommand) ->
 
 
 async def _names(session: Session, access: Access, command: BaseCommand) -> None:
-    name = parse_namespace(command.getTopicsOfNamespace.namespace)
-    await _check(session, access, Action.LOOKUP, name)
+    request = command.getTopicsOfNamespace
+    try:
+        await _check(session, access, Action.LOOKUP, parse_namespace(request.namespace))
+    except TopicNotFoundError:
+        # Everybody is told that it is not there, in the way of `topics_of_namespace`, which looks
+        # again: were it made meanwhile, it would have no topics yet.
+        if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
+            raise
 
 
 async def _watched_names(session: Session, access: Access, command: BaseCommand) -> None:

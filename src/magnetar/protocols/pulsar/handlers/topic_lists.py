@@ -12,7 +12,7 @@ from typing import Final
 
 from magnetar.cluster.topic_name import parse_namespace
 from magnetar.cluster.topic_patterns import TopicPattern
-from magnetar.model.errors import NotAllowedError
+from magnetar.model.errors import NotAllowedError, TopicNotFoundError
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.topics.name_lists import NameLists
@@ -28,16 +28,26 @@ EXPRESSION_MEMORY_BYTES_MAX: Final = 64 << 10
 
 
 async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
-    """All topics; clients filter by their pattern themselves (``filtered`` stays false)."""
+    """All topics; clients filter by their pattern themselves (``filtered`` stays false).
+
+    A namespace that is not there has no persistent topics, as with Pulsar's brokers: a consumer by
+    pattern may come before its namespace, and looks again. Who asks for other topics, too, is
+    refused, there as here.
+    """
     request = command.getTopicsOfNamespace
     services = session.services
     namespace = parse_namespace(request.namespace)
-    await services.control.namespaces.check_namespace(namespace)
     answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     reply = answer.getTopicsOfNamespaceResponse
     reply.request_id = request.request_id
-    if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        reply.topics.extend(str(name) for name in await services.topics.names(namespace))
+    try:
+        await services.control.namespaces.check_namespace(namespace)
+    except TopicNotFoundError:
+        if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
+            raise
+    else:
+        if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            reply.topics.extend(str(name) for name in await services.topics.names(namespace))
     session.send_command(answer)
 
 
