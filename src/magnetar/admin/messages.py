@@ -23,7 +23,6 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import BrokerError, ConfigError, NoEntryError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, describe
-from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.batches import is_batch
@@ -72,20 +71,28 @@ class MessageService:
 
     async def peek(self, topic: str, subscription: str, number: int) -> ShownEntry:
         """Entry ``number`` (from 1 on) of those that the subscription has not acknowledged. Raises
-        as ``by_id``, and ``SubscriptionNotFoundError``."""
+        as ``by_id``.
+
+        A subscription that is not there has not acknowledged anything. Pulsar's brokers make one at
+        the topic's first message then, and its admin clients count on an answer; a GET makes
+        nothing here.
+        """
         opened = await self._topics.opened(topic)
         with opened.held():
-            found = await self._find(opened, opened.subscription(subscription), number)
+            found = await self._find(opened, subscription, number)
             return await self._shown(found)
 
-    async def _find(self, topic: Topic, subscription: Subscription, number: int) -> Entry:
-        cursor, positions = subscription.cursor, topic.log.positions
-        at, left, looked_at = positions.next_position(cursor.mark_delete), number, 0
+    async def _find(self, topic: Topic, subscription: str, number: int) -> Entry:
+        positions, there = topic.log.positions, topic.subscriptions.get(subscription)
+        start = (
+            positions.first if there is None else positions.next_position(there.cursor.mark_delete)
+        )
+        at, left, looked_at = start, number, 0
         while looked_at < LOOKED_AT_MAX:
             entries = await topic.log.read(at, STEP_ENTRIES, STEP_BYTES)
             if not entries:
                 break
-            for entry in cursor.unacknowledged(entries):
+            for entry in entries if there is None else there.cursor.unacknowledged(entries):
                 if not self._is_marker(entry):
                     left -= 1
                     if not left:
@@ -94,9 +101,8 @@ class MessageService:
             last = entries[-1]
             at = positions.next_position(Position(last.ledger_id, last.entry_id))
         raise NoEntryError(
-            f"subscription {subscription.name} of {topic.name} has {number - left} entries that "
-            f"are not acknowledged, in the {looked_at} after {cursor.mark_delete}; there is no "
-            f"number {number}"
+            f"subscription {subscription} of {topic.name} has {number - left} entries that "
+            f"are not acknowledged, in the {looked_at} from {start} on; there is no number {number}"
         )
 
     def _is_marker(self, entry: Entry) -> bool:

@@ -140,6 +140,19 @@ def test_peeking_counts_what_is_not_acknowledged_and_changes_nothing() -> None:
     serve(scenario)
 
 
+def test_a_subscription_that_is_not_there_is_shown_the_first_and_not_made() -> None:
+    """As Pulsar's admin clients count on: PeekMessages of Go's looks so."""
+
+    async def scenario(p: Platform) -> None:
+        await filled(p, entry(b"a"), entry(b"b"))
+        looked = f"{P}/t/subscription/none/position"
+        assert [(await p.client.get(f"{looked}/{n}")).content for n in (1, 2)] == [b"a", b"b"]
+        assert await p.status("GET", f"{looked}/3") == 404
+        assert "none" not in (await p.client.get(f"{P}/t/subscriptions")).json()
+
+    serve(scenario)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -148,7 +161,7 @@ def test_peeking_counts_what_is_not_acknowledged_and_changes_nothing() -> None:
         ("t/ledger/-1/entry/0", 400),
         ("t/ledger/1/entry/x", 400),
         (f"t/ledger/{1 << 63}/entry/0", 400),
-        ("t/subscription/none/position/1", 404),
+        ("t/subscription/none/position/2", 404),
         ("t/subscription/s/position/0", 400),
         ("t/subscription/s/position/10001", 400),
         ("none/ledger/1/entry/0", 404),
