@@ -130,7 +130,8 @@ def _subscription(
 ) -> SubscriptionView:
     going, cursor = rates.of(subscription), subscription.cursor
     consumers, dispatcher = subscription.consumers, subscription.dispatcher
-    active, delays = subscription.active, dispatcher.delays
+    # While another becomes active Pulsar's brokers name it already, and admins read no null.
+    active, delays = subscription.chosen, dispatcher.delays
     delayed = 0 if delays is None else len(delays.index)
     hashes = hashes_of(subscription)
     views = [_consumer(subscription, each, rates, hashes) for each in consumers]

@@ -172,6 +172,11 @@ class Subscription:
         return self._single.active.owner if self._single.active else None
 
     @property
+    def chosen(self) -> Consumer | None:
+        """As ``active``; while that passes to another, the one who gets it."""
+        return self._single.chosen.owner if self._single.chosen else None
+
+    @property
     def in_use(self) -> bool:
         """Somebody is connected, or another broker that serves it; or a reader may come back."""
         connected = self.bound is not None and self.bound.client is not None

@@ -9,6 +9,7 @@ import pytest
 from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.stats_views import SubscriptionView
 from tests.unit.admin.test_api import P, Platform, serve
+from tests.unit.protocols.pulsar.harness import FAILOVER
 
 NEW = ("clientVersion", "metadata")
 
@@ -50,6 +51,19 @@ def test_stats_say_who_is_connected_and_when_they_were_last_active() -> None:
 async def subscription_stats(p: Platform) -> dict[str, Any]:
     found: dict[str, Any] = (await p.client.get(f"{P}/t/stats")).json()["subscriptions"]["s"]
     return found
+
+
+def test_stats_name_who_becomes_active_while_it_passes_to_another() -> None:
+    """As Pulsar's do at once, and its admins read a name there."""
+
+    async def scenario(p: Platform) -> None:
+        first, second = p.world.peer(), p.world.peer()
+        await first.subscribe(kind=FAILOVER, consumer_name="b")
+        assert (await subscription_stats(p))["activeConsumerName"] == "b"
+        await second.subscribe(kind=FAILOVER, consumer_name="a")
+        assert (await subscription_stats(p))["activeConsumerName"] == "a"
+
+    serve(scenario)
 
 
 @pytest.mark.parametrize("path", ["t/stats", "f/partitioned-stats"])

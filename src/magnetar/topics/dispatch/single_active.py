@@ -88,6 +88,11 @@ class SingleActive(Seats[Owner]):
 
     # -- who is active ------------------------------------------------------------------------
 
+    @property
+    def chosen(self) -> Seat[Owner] | None:
+        """Who is active, or is to be when the delay is over."""
+        return self._named() if self.turn is Turn.SWITCHING else self.active
+
     def elect(self) -> Change[Owner]:
         """Somebody came or left: who is active now?"""
         named, active = self._named(), self.active
