@@ -156,7 +156,7 @@ def test_a_bookie_keeps_its_share_too(tmp_path: Path) -> None:
             process = Process(config, outside, stack, Fate(asyncio.Event()))
             await open_bookie(process, False)
             most = process.descriptors.connections_max
-            assert most == 20
+            assert most == 19
             made = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * most)]
             async with asyncio.timeout(PATIENCE_S):
                 while process.connections.refused < most:  # noqa: ASYNC110

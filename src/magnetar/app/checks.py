@@ -89,7 +89,7 @@ def descriptors_check(plan: DescriptorPlan, connections: Connections) -> Check:
     async def check() -> PartHealth:
         in_use = open_descriptors()
         files = in_use - connections.count
-        if connections.count < plan.connections_max and files <= plan.reserved * 9 // 10:
+        if connections.count < plan.connections_max and files <= plan.others_max * 9 // 10:
             return WELL
         refused = connections.count >= plan.connections_max
         return PartHealth(

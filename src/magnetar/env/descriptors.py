@@ -15,22 +15,37 @@ LIMIT_MAX = 1 << 20
 """More than that is not asked for: the kernel's tables grow with it."""
 
 HTTP_SHARE = 8
-HTTP_CONNECTIONS_MAX = 512
+HTTP_LIMIT_SHARE = 32
+HTTP_CONNECTIONS_MAX = 2048
+"""Java's client, with a service URL ``http://``, looks up each topic, or partition, on a connection
+of its own, all at once: a consumer of a few hundred has as many for a moment, and gives up at the
+first that is refused. Pulsar's brokers take as many."""
 
 
 class DescriptorPlan(NamedTuple):
-    """``limit`` of the process, ``reserved`` of it for anything but connections."""
+    """``limit`` of the process, ``reserved`` of it for files and some of REST's connections."""
 
     limit: int
     reserved: int
 
     @property
     def connections_max(self) -> int:
-        return self.limit - self.reserved
+        """Of all listeners but REST's."""
+        return self.limit - self.others_max
+
+    @property
+    def others_max(self) -> int:
+        """Files, and connections of REST."""
+        return self.reserved + self.http_connections_max - self._http_reserved
 
     @property
     def http_connections_max(self) -> int:
-        """Out of what is reserved: REST is wanted above all when connections are refused."""
+        """A part of what is reserved, whatever the limit: REST is wanted above all when connections
+        are refused. The others are a part of the limit, and so not at the cost of files."""
+        return min(HTTP_CONNECTIONS_MAX, self._http_reserved + self.limit // HTTP_LIMIT_SHARE)
+
+    @property
+    def _http_reserved(self) -> int:
         return max(1, min(HTTP_CONNECTIONS_MAX, self.reserved // HTTP_SHARE))
 
 

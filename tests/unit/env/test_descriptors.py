@@ -15,16 +15,25 @@ from magnetar.model.errors import BookieIOError
 
 
 @pytest.mark.parametrize(
-    ("limit", "wanted", "reserved", "http"),
-    [(1 << 20, 1024, 1024, 128), (2048, 1024, 1024, 128), (1024, 1024, 682, 85), (80, 1024, 53, 6)],
+    ("limit", "wanted", "reserved", "http", "others"),
+    [
+        (1 << 20, 1024, 1024, 2048, 2944),
+        (1 << 20, 1 << 16, 1 << 16, 2048, 1 << 16),
+        (20_000, 1024, 1024, 753, 1649),
+        (2048, 1024, 1024, 192, 1088),
+        (1024, 1024, 682, 117, 714),
+        (80, 1024, 53, 8, 55),
+    ],
 )
 def test_storage_has_its_share_whatever_the_limit(
-    limit: int, wanted: int, reserved: int, http: int
+    limit: int, wanted: int, reserved: int, http: int, others: int
 ) -> None:
     plan = plan_descriptors(limit, wanted)
     assert plan.reserved == reserved
-    assert plan.connections_max == limit - reserved
     assert plan.http_connections_max == http
+    assert plan.others_max == others
+    assert plan.connections_max == limit - others
+    assert others - http >= reserved * 7 // 8, "what files have"
 
 
 def test_the_limit_is_raised_as_far_as_allowed() -> None:
