@@ -72,7 +72,10 @@ def check_seats(subscription: str, kind: Kind, seats: SeatsTaken) -> None:
             f"consumers; it cannot be {kind.name.lower()} at once"
         )
     if kind is Kind.EXCLUSIVE:
-        raise ConsumerBusyError(f"{subscription} is exclusive and taken by {seats.taken_by}")
+        # Pulsar's words, for programs that look for them: its clients tell no more of the code.
+        raise ConsumerBusyError(
+            f"{subscription}: Exclusive consumer is already connected, {seats.taken_by}"
+        )
 
 
 class Limits(NamedTuple):

@@ -583,6 +583,18 @@ def test_kinds_do_not_mix() -> None:
     run(scenario)
 
 
+def test_who_is_refused_hears_of_the_exclusive_consumer_in_pulsars_words() -> None:
+    """Programs look for them (`testExclusiveSubscribe` of Pulsar's own suite)."""
+
+    async def scenario(world: World) -> None:
+        await consumers(world, 1, EXCLUSIVE)
+        answer = await world.peer().subscribe(kind=EXCLUSIVE)
+        assert answer.error.error == ServerError.CONSUMER_BUSY
+        assert "Exclusive consumer is already connected" in answer.error.message
+
+    run(scenario)
+
+
 def test_a_place_is_taken_over_from_a_dead_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.protocols.pulsar.liveness.CHECK_S", 0.05)
 
