@@ -7,6 +7,7 @@ from typing import Final
 
 _JAVA: Final = re.compile(r"Pulsar-Java-v(\d+)")
 _NAMED: Final = re.compile(r"Pulsar[- ](Java|CPP|Go)[- ]v?(\d+)\.(\d+)")
+_PIPELINE: Final = "magnetar-pipeline"
 _DEAF_AT_FIRST: Final = re.compile(r"Pulsar[- ](CPP|Go)")
 _JAVA_PATCH: Final = re.compile(r"Pulsar-Java-v(\d+)\.(\d+)\.(\d+)")
 _JAVA_SKIPS_UNPAID: Final = {(2, 11): 4, (3, 0): 3, (3, 1): 3, (3, 2): 1}
@@ -65,3 +66,8 @@ def returns_skipped(client_version: str) -> bool:
     major, minor, patch = map(int, found.groups())
     since = _JAVA_SKIPS_UNPAID.get((major, minor))
     return (major, minor) < (2, 11) if since is None else patch < since
+
+
+def is_pipelines(client_version: str) -> bool:
+    """Whether it is a client of the pipeline (``pipeline.brokers``), which takes frames of 64 MiB."""
+    return client_version.startswith(_PIPELINE)

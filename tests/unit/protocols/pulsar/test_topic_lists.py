@@ -496,3 +496,22 @@ def test_a_list_that_no_frame_holds_is_refused() -> None:
         assert lists.listeners == 0
 
     run(scenario, message_bytes_max=10_000)
+
+
+def test_a_list_that_no_frame_of_its_client_holds_is_not_sent() -> None:
+    """It would drop its connection over it, with all that is on it, and ask again on the next."""
+
+    async def scenario(world: World) -> None:
+        await make(world, *("x" * 500 + str(number) for number in range(30)))
+        ask = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        ask.getTopicsOfNamespace.namespace = "public/default"
+        ask.getTopicsOfNamespace.request_id = 3
+        peer = await greeted(world)
+        answer = await peer.ask(ask)
+        assert (answer.error.request_id, answer.error.error) == (3, ServerError.NOT_ALLOWED)
+        pipeline = world.peer(version="magnetar-pipeline")
+        await pipeline.heard()
+        answer = await pipeline.ask(ask)
+        assert len(answer.getTopicsOfNamespaceResponse.topics) == 30
+
+    run(scenario, message_bytes_max=10_000)

@@ -13,6 +13,7 @@ from typing import Final
 from magnetar.cluster.topic_name import parse_namespace
 from magnetar.cluster.topic_patterns import TopicPattern
 from magnetar.model.errors import NotAllowedError, TopicNotFoundError
+from magnetar.protocols.pulsar.clients import is_pipelines
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.topics.name_lists import NameLists
@@ -48,6 +49,8 @@ async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
     else:
         if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
             reply.topics.extend(str(name) for name in await services.topics.names(namespace))
+    if not is_pipelines(session.client_version):
+        _check_size(session, answer, f"{namespace} has {len(reply.topics)} topics")
     session.send_command(answer)
 
 
@@ -76,13 +79,23 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     reply.topics_hash = choice.digest
     if reply.topics_hash != request.topics_hash:
         reply.topic.extend(watch.told)
-    if answer.ByteSize() > services.config.message_bytes_max:
+    try:
+        found = f"{len(watch.told)} topics of {namespace} match {text[:200]!r}"
+        _check_size(session, answer, found)
+    except NotAllowedError:
         _end(session, request.watcher_id)
-        raise NotAllowedError(
-            f"{len(watch.told)} topics of {namespace} match {text[:200]!r}: their names are more "
-            "than a frame may hold; use an expression that fewer match"
-        )
+        raise
     session.send_command(answer)
+
+
+def _check_size(session: Session, answer: BaseCommand, found: str) -> None:
+    """Clients drop the connection, with all that is on it, over a frame that is too large, and ask
+    again on the next. Raises ``NotAllowedError``."""
+    if answer.ByteSize() > session.services.config.message_bytes_max:
+        raise NotAllowedError(
+            f"{found}: their names are more than a frame may hold; use an expression that fewer "
+            "match, where lists are watched, or namespaces with fewer topics"
+        )
 
 
 def _check_room(session: Session, lists: NameLists) -> None:
