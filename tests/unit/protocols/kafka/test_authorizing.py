@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from magnetar.cluster.security.principals import Principal
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.protocols.kafka.handlers.table import RULES, RequestTable
@@ -330,6 +332,29 @@ def test_by_its_old_name_a_topic_is_not_deleted_either(tmp_path: Path) -> None:
         request = DeleteTopicsRequest(names=[T, OTHER])
         answer = await carol.ask(ApiKey.DELETE_TOPICS, request, 5)
         assert [each.error_code for each in answer.topics] == [NO_TOPIC, NO_TOPIC]
+
+    run_secured(tmp_path, scenario)
+
+
+def test_what_is_refused_of_many_topics_is_not_looked_for_among_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was compared with each: a request of two megabytes kept the broker for half an hour."""
+
+    async def scenario(world: SecuredWorld) -> None:
+        carol = await prepared(world)
+        compared = 0
+
+        def counted(self: object, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return self is other
+
+        monkeypatch.setattr(DeleteTopic, "__eq__", counted)
+        request = DeleteTopicsRequest([DeleteTopic(f"{T}{number}") for number in range(300)])
+        answer = await carol.ask(ApiKey.DELETE_TOPICS, request)
+        assert [each.error_code for each in answer.topics] == [NO_TOPIC] * 300
+        assert compared < 1000
 
     run_secured(tmp_path, scenario)
 

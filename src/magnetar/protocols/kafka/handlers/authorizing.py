@@ -220,7 +220,7 @@ async def metadata(
         answer.topics, _ = await sorted_out(session, Action.LOOKUP, answer.topics)
         return answer
     assert request.topics is not None
-    by_id = [topic for topic in request.topics if not topic.name]
+    by_id = {id(topic) for topic in request.topics if not topic.name}
     await name_topics(session.services, head, request)
     named = [topic for topic in request.topics if topic.name]
     granted, refused = await sorted_out(session, Action.LOOKUP, named)
@@ -228,7 +228,7 @@ async def metadata(
     # In version 0 an empty list would mean all of them.
     answer = await handler(session, head._replace(version=max(1, head.version)), request)
     for topic in refused:
-        hidden = any(topic is each for each in by_id)  # its name is not told either
+        hidden = id(topic) in by_id  # its name is not told either
         answer.topics.append(
             not_known(head, topic) if hidden else TopicMetadata(NO_TOPIC, topic.name)
         )
@@ -266,7 +266,8 @@ async def delete_topics(
     answer = await handler(session, head, request)
     told: list[tuple[str | None, uuid.UUID]] = [(name, NO_UUID) for name in refused]
     # The name of one that is asked for by its id is not told.
-    told += [(name, each.topic_id) for name, each in asked if each in not_granted]
+    hidden = {id(each) for each in not_granted}
+    told += [(name, each.topic_id) for name, each in asked if id(each) in hidden]
     answer.topics += [
         DeletedTopic(name, topic_id, NO_TOPIC, WHY_TOPIC) for name, topic_id in dict.fromkeys(told)
     ]

@@ -158,27 +158,32 @@ async def alter_replica_log_dirs(
     session: KafkaSession, head: RequestHead, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     services = session.services
-    nodes = await services.nodes()
+    nodes, directory = await services.nodes(), services.directory
+    kept = {(each.topic, each.number) for each in ([] if directory is None else directory.kept())}
     answer = AlterReplicaLogDirsResponse()
     for where in request.dirs:
         for topic in where.topics:
             said = MovedTopic(topic.name)
             answer.results.append(said)
             for index in topic.partitions:
-                error = await _moved(services, nodes, where.path, (topic.name, index))
+                error = await _moved(services, nodes, where.path, (topic.name, index), kept)
                 said.partitions.append(MovedPartition(index, error))
     return answer
 
 
 async def _moved(
-    services: KafkaServices, nodes: Mapping[str, Node], path: str, place: tuple[str, int]
+    services: KafkaServices,
+    nodes: Mapping[str, Node],
+    path: str,
+    place: tuple[str, int],
+    kept: Wanted,
 ) -> ErrorCode:
-    """To where it is: that is done. Elsewhere it cannot go."""
+    """To where it is: that is done. Elsewhere it cannot go. ``kept``: in the directory."""
     directory = services.directory
     known = [LEDGERS, *([] if directory is None else [directory.path])]
     if path not in known:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if directory is not None and place in {(each.topic, each.number) for each in directory.kept()}:
+    if directory is not None and place in kept:
         return ErrorCode.NONE if path == directory.path else ErrorCode.POLICY_VIOLATION
     try:
         topic = await services.name_of(*place)

@@ -232,7 +232,7 @@ class TransactionHandlers:
         """Those of the logs that this broker has open: clients ask every broker."""
         answer = ListTransactionsResponse()
         answer.unknown_states = [each for each in request.states if each not in STATES]
-        wanted = set(request.states) & STATES
+        wanted, producer_ids = set(request.states) & STATES, set(request.producer_ids)
         now_ms = session.services.now_ms()
         found = await self.transactions.all()
         try:
@@ -244,7 +244,7 @@ class TransactionHandlers:
             open_ms = now_ms - record.started_ms if record.started_ms >= 0 else -1
             if (wanted or request.states) and record.state.value not in wanted:
                 continue
-            if request.producer_ids and record.producer_id not in request.producer_ids:
+            if producer_ids and record.producer_id not in producer_ids:
                 continue
             if request.duration_ms >= 0 and open_ms < request.duration_ms:
                 continue
