@@ -333,6 +333,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "topic_ids",
             "topic_settings",
             "traffic",
+            "turns",
             "unread",
         ),
         ("services",),

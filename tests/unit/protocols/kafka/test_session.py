@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormat
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
+from magnetar.protocols.kafka.turns import THINGS_PER_TURN
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import (
@@ -28,13 +30,17 @@ from magnetar.wire.kafka.cluster_messages import ApiVersionsRequest, MetadataReq
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import (
     ClientFetchRequest,
+    EpochPartition,
+    EpochTopic,
     FetchedPartition,
     FetchPartition,
     FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
 )
+from magnetar.wire.kafka.offset_messages import CommitPartition, CommitTopic, OffsetCommitRequest
 from magnetar.wire.kafka.produce_messages import (
     InitProducerIdRequest,
     ProducedPartition,
@@ -43,6 +49,8 @@ from magnetar.wire.kafka.produce_messages import (
     ProduceTopic,
 )
 from magnetar.wire.kafka.records import KafkaRecord, batch_of, read_batch
+from magnetar.wire.kafka.topic_shapes import TopicPartitions
+from magnetar.wire.kafka.transaction_messages import AddPartitionsToTxnRequest
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, rebuilt, run
@@ -306,6 +314,72 @@ def test_what_comes_between_a_look_and_the_watch_is_found(monkeypatch: Any) -> N
         begun = asyncio.get_running_loop().time()
         assert values(await fetched(peer, 1, wait_ms=5_000)) == [b"1"]
         assert asyncio.get_running_loop().time() - begun < 5
+
+    run(scenario)
+
+
+def _of_many(key: ApiKey) -> Any:
+    """A request that names a partition a thousand times."""
+    count = 1_000
+    if key == ApiKey.FETCH:
+        request = fetching(0)
+        request.topics[0].partitions *= count
+        return request
+    if key == ApiKey.LIST_OFFSETS:
+        parts = [ListOffsetsPartition(0, timestamp_ms=-1) for _ in range(count)]
+        return ListOffsetsRequest(topics=[ListOffsetsTopic(T, parts)])
+    if key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
+        asked = [EpochPartition(0) for _ in range(count)]
+        return OffsetForLeaderEpochRequest(topics=[EpochTopic(T, asked)])
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        return AddPartitionsToTxnRequest("id", 1, 1, [TopicPartitions(T, [0] * count)])
+    commits = [CommitPartition(0, 1) for _ in range(count)]
+    return OffsetCommitRequest("group", topics=[CommitTopic(T, commits)])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.OFFSET_COMMIT,
+    ],
+)
+def test_while_very_many_things_are_named_others_have_their_turns(
+    key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million partitions in one request kept the loop for most of a minute."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(1))
+        of_one, turns, over = list[int](), 0, False
+        look, has = fetch._check_epoch, type(world.services).has
+
+        def noted(*said: Any) -> Any:
+            of_one.append(turns)
+            return look(*said)
+
+        async def asked(*said: Any) -> bool:
+            of_one.append(turns)
+            return await has(*said)
+
+        async def others() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(fetch, "_check_epoch", noted)
+        monkeypatch.setattr(type(world.services), "has", asked)
+        ticking = asyncio.ensure_future(others())
+        await peer.ask(key, _of_many(key))
+        over = True
+        await ticking
+        assert len(of_one) >= 1_000
+        assert max(Counter(of_one).values()) <= THINGS_PER_TURN
 
     run(scenario)
 

@@ -27,6 +27,7 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
 from magnetar.protocols.kafka.lookups import ANSWER_S, in_time
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.offset_messages import CommitTopic
 from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
@@ -57,13 +58,14 @@ async def gathered(
 ) -> GatheredOffsets:
     """``key_of`` names the place of a topic's partition in the log."""
     now_ms, deadline_s = services.now_ms(), asyncio.get_running_loop().time() + ANSWER_S
-    found = GatheredOffsets([], [], [])
+    found, turns = GatheredOffsets([], [], []), LoopTurns()
     for topic in topics:
         said = TopicResults(topic.name)
         found.answers.append(said)
         # Before it is asked for: a topic that is made anew meanwhile has not what is committed.
         topic_id = await _id_of(services, topic.name, deadline_s)
         for part in topic.partitions:
+            await turns.next()
             where = PartitionResult(part.index)
             said.partitions.append(where)
             if len(part.metadata or "") > METADATA_CHARS_MAX:

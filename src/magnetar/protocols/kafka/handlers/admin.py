@@ -245,10 +245,8 @@ async def _grow(
         said.error_code = ErrorCode.INVALID_PARTITIONS
         said.error_message = f"{asked.name} has {count} partitions; only more are possible"
     elif asked.count > PARTITIONS_MAX:  # also of what is to be looked at only
-        said.error_code, said.error_message = (
-            ErrorCode.INVALID_PARTITIONS,
-            _not_possible(asked.count),
-        )
+        said.error_code = ErrorCode.INVALID_PARTITIONS
+        said.error_message = _not_possible(asked.count)
     elif asked.assignments and len(asked.assignments) != asked.count - count:
         said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         said.error_message = (

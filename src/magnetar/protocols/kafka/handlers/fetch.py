@@ -43,6 +43,7 @@ from magnetar.protocols.kafka.partitions.partition_transactions import commits_o
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.protocols.kafka.unread import LOST
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
@@ -175,6 +176,7 @@ class _Collected:
         self, session: KafkaSession, request: ClientFetchRequest, by_id: bool, held: _HeldTopics
     ) -> None:
         self._session = session
+        self._turns = LoopTurns()
         self._held = held
         self._by_id = by_id
         self._services = session.services
@@ -198,6 +200,7 @@ class _Collected:
                 # Each time: while the fetch waits another topic may get the name.
                 topic.name = self._services.topic_ids.told(topic.topic_id) or ""
             for part in topic.partitions:
+                await self._turns.next()
                 said.partitions.append(await self._one(topic, part))
         return answer
 
@@ -349,11 +352,12 @@ def _ends_before(entry: Entry, offset: int) -> bool:
 async def list_offsets(
     session: KafkaSession, head: RequestHead, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    answer = ListOffsetsResponse()
+    answer, turns = ListOffsetsResponse(), LoopTurns()
     for topic in request.topics:
         said = ListedTopic(topic.name)
         answer.topics.append(said)
         for part in topic.partitions:
+            await turns.next()
             listed = ListedPartition(part.index)
             said.partitions.append(listed)
             try:
@@ -450,11 +454,12 @@ async def offset_for_leader_epoch(
     session: KafkaSession, head: RequestHead, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """How far what a consumer has read of an epoch is what the log still has (KIP-320)."""
-    answer = OffsetForLeaderEpochResponse()
+    answer, turns = OffsetForLeaderEpochResponse(), LoopTurns()
     for topic in request.topics:
         said = EpochEndTopic(topic.name)
         answer.topics.append(said)
         for part in topic.partitions:
+            await turns.next()
             said.partitions.append(await _epoch_end(session, topic.name, part))
     return answer
 

@@ -18,6 +18,7 @@ from magnetar.protocols.kafka.coordination.transaction_states import Transaction
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions.partition import Ending
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.produce_messages import InitProducerIdRequest, InitProducerIdResponse
@@ -87,11 +88,12 @@ class TransactionHandlers:
         answer = AddPartitionsToTxnResponse()
         places: list[Place] = []
         asked: list[PartitionResult] = []
-        missing = False
+        missing, turns = False, LoopTurns()
         for topic in request.topics:
             said = TopicResults(topic.name)
             answer.topics.append(said)
             for index in topic.partitions:
+                await turns.next()
                 where = PartitionResult(index)
                 said.partitions.append(where)
                 if await session.services.has(topic.name, index):
