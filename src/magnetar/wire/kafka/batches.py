@@ -30,6 +30,7 @@ BATCH_HEADER_BYTES: Final = 61
 STAMP_BYTES: Final = 16
 """Base offset, length, leader epoch: what stands before the first byte that a producer fixes."""
 MAGIC: Final = 2
+MAGIC_AT: Final = 16
 RECORD_BYTES_LEAST: Final = 7
 RECORDS_MAX: Final = 1 << 20
 """Of a compressed batch, whose size says little about its number of records."""

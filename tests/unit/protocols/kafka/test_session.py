@@ -192,6 +192,7 @@ def test_acks_0_has_no_answer_and_an_error_of_it_closes() -> None:
     [
         (b"", ErrorCode.INVALID_RECORD),
         (bytes(100), ErrorCode.INVALID_RECORD),
+        (bytes(16) + b"\1" + b"\x10" * 83, ErrorCode.INVALID_RECORD),  # of the format before
         (batch()[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
         (batch(attributes=TRANSACTIONAL), ErrorCode.INVALID_RECORD),
         (bytes((5 << 20) + 1000), ErrorCode.MESSAGE_TOO_LARGE),

@@ -27,6 +27,8 @@ from magnetar.protocols.kafka.unread import LOST, REMEDY
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import (
     BATCH_HEADER_BYTES,
+    MAGIC,
+    MAGIC_AT,
     TRANSACTIONAL,
     BatchHeader,
     read_batch_header,
@@ -100,8 +102,9 @@ class _Answer:
 
 
 def _idempotent(records: Any) -> BatchHeader | None:
-    """The batch's header if it is of an idempotent producer, as far as its bytes say."""
-    if records is None or len(records) < BATCH_HEADER_BYTES:
+    """The batch's header if it is of an idempotent producer, as far as its bytes say. Messages of
+    before there were batches have none: they are refused as what they are."""
+    if records is None or len(records) < BATCH_HEADER_BYTES or records[MAGIC_AT] != MAGIC:
         return None
     header = read_batch_header(records)
     return header if header.producer_id >= 0 else None
