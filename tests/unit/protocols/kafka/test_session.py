@@ -495,6 +495,40 @@ def test_a_bad_batch_hides_none_behind_it_from_who_looks_by_time() -> None:
     run(scenario)
 
 
+def test_what_is_not_committed_is_not_found_by_time_of_who_reads_what_is() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(1, base_timestamp_ms=1_000, max_timestamp_ms=1_000))
+        partition = await world.services.partition(T, 0)
+        await partition.know_producers()
+        await partition.prepare_transactions()
+        partition.transactions.writers.allow(1, 0, -1)
+        of_one = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+        times = {"base_timestamp_ms": 2_000, "max_timestamp_ms": 2_000}
+        part = batch(1, attributes=TRANSACTIONAL, **of_one, **times)
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        partition.produce(memoryview(part), done.set_result)
+        assert not (await done).error
+        for time_ms, isolation, offset in (
+            (500, 1, 0),
+            (1_500, 1, -1),
+            (1_500, 0, 1),
+            (-3, 1, -1),
+            (-3, 0, 1),
+            (-1, 1, 1),
+            (-2, 1, 0),
+        ):
+            asked = ListOffsetsRequest(
+                topics=[ListOffsetsTopic(T, [ListOffsetsPartition(0, timestamp_ms=time_ms)])]
+            )
+            asked.isolation_level = isolation
+            answer = await peer.ask(ApiKey.LIST_OFFSETS, asked)
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.offset) == (0, offset), (time_ms, isolation)
+
+    run(scenario)
+
+
 class _BeginsLater:
     """A front of which the first record was deleted."""
 

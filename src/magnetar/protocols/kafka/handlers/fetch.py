@@ -412,6 +412,10 @@ async def _list(
         listed.offset, listed.timestamp_ms = await _first_at(partition, time_ms)
     else:
         listed.error_code = ErrorCode.UNSUPPORTED_VERSION
+    by_time = time_ms >= 0 or time_ms == GREATEST_TIME
+    if by_time and committed and listed.offset >= partition.stable_offset():
+        # It is not to be read yet: as in Kafka nothing was found.
+        listed.offset = listed.timestamp_ms = -1
 
 
 async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
