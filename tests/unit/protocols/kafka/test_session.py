@@ -529,6 +529,18 @@ def test_what_is_not_committed_is_not_found_by_time_of_who_reads_what_is() -> No
     run(scenario)
 
 
+def test_a_topic_that_is_named_twice_is_told_once() -> None:
+    """A request of a megabyte could ask for more than any memory has."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        topics = [MetadataTopic(name=name) for name in (T, "none", T, T, "none")]
+        asked = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        found = await world.peer().ask(ApiKey.METADATA, asked)
+        assert [each.name for each in found.topics] == [T, "none"]
+
+    run(scenario)
+
+
 class _BeginsLater:
     """A front of which the first record was deleted."""
 

@@ -64,7 +64,8 @@ async def metadata(
     else:
         await name_topics(services, head, request, questions)
         create = request.allow_auto_topic_creation
-        for topic in request.topics:
+        # Each once, as in Kafka: an answer is many times as large as what asks for it.
+        for topic in {(each.name, each.topic_id): each for each in request.topics}.values():
             if topic.name is None:
                 answer.topics.append(not_known(head, topic))
             else:
