@@ -8,10 +8,10 @@ answers the requests of a connection in order. A question whose answer does not 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from magnetar.env.connections import Connections
+from magnetar.env.keyed_locks import KeyedLocks
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka.lines import BrokerWay, PeerLine, connect_line
 from magnetar.wire.kafka.apis import ApiKey
@@ -28,7 +28,7 @@ class PeerLines:
         self.way = way or BrokerWay()
         self._lines: dict[tuple[str, int], PeerLine] = {}
         """The one that was used last comes last."""
-        self._connecting: dict[tuple[str, int], asyncio.Lock] = {}
+        self._connecting: KeyedLocks[tuple[str, int]] = KeyedLocks()
         self._closed = False
 
     @property
@@ -41,19 +41,14 @@ class PeerLines:
         return await line.ask_api(api_key, version, request, ANSWER_S)
 
     async def _line(self, where: tuple[str, int]) -> PeerLine:
-        lock = self._connecting.setdefault(where, asyncio.Lock())
-        try:
-            async with lock:  # who comes second has what the first has made
-                line = self._lines.pop(where, None)
-                if line is not None and line.is_stale:
-                    line.retire()  # a new one shows the token again
-                    line = None
-                if line is None or line.why:
-                    line = await self._connect(*where)
-                self._lines[where] = line
-        finally:
-            if not lock.locked():
-                self._connecting.pop(where, None)
+        async with self._connecting.held(where):  # who comes second has what the first has made
+            line = self._lines.pop(where, None)
+            if line is not None and line.is_stale:
+                line.retire()  # a new one shows the token again
+                line = None
+            if line is None or line.why:
+                line = await self._connect(*where)
+            self._lines[where] = line
         self._bound(where)
         return line
 

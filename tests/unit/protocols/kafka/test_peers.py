@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -119,5 +120,35 @@ def test_who_is_not_reached_is_named() -> None:
         with pytest.raises(ServiceNotReadyError, match=f"127.0.0.1:{port} is not reached"):
             await ask(lines, broker, "x")
         lines.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_while_the_second_connects_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one's lock went with it, though somebody waited: a third made a connection of its
+    own, and one of both was in no list, and not ended with the broker."""
+
+    async def scenario() -> None:
+        connect, tries = peers.connect_line, 0
+
+        async def slow(*said: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            first = tries == 1
+            await asyncio.sleep(0.05)
+            if first:
+                raise ServiceNotReadyError("not yet")
+            return await connect(*said)
+
+        monkeypatch.setattr(peers, "connect_line", slow)
+        async with answering() as broker:
+            lines = PeerLines(Connections())
+            first, second = (asyncio.create_task(ask(lines, broker, each)) for each in "ab")
+            with pytest.raises(ServiceNotReadyError, match="not yet"):
+                await first
+            assert await ask(lines, broker, "c") == "c"
+            assert await second == "b"
+            assert (tries, broker.connections) == (2, 1)
+            lines.close()
 
     asyncio.run(scenario())
