@@ -121,3 +121,21 @@ def test_what_transactions_aborted_is_not_there(platform: Platform, topic: str, 
     if platform.arguments[1].endswith("ledger"):
         with pytest.raises(BrokerError, match=r"readMode=storage, .*a transaction of a Kafka prod"):
             read(platform, topic, readMode="storage")
+
+
+def test_filters_by_times_that_do_not_rise(platform: Platform, topic: str) -> None:
+    """On partitions rows were left out that were published before the first one."""
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{platform.kafka_port}"})
+    times_ms = [5000, 1000, 3000, 9000, 2000]
+    for number, time_ms in enumerate(times_ms):
+        producer.produce(topic, b"%d" % number, partition=0, timestamp=time_ms)
+        producer.flush(60)
+    for sign, kept in (
+        ("<", lambda time_ms: time_ms < 3000),
+        ("<=", lambda time_ms: time_ms <= 3000),
+        (">", lambda time_ms: time_ms > 3000),
+        ("=", lambda time_ms: time_ms == 3000),
+    ):
+        rows = read(platform, topic, filter=f"publish_time {sign} timestamp'1970-01-01 00:00:03 Z'")
+        wanted = [number for number, time_ms in enumerate(times_ms) if kept(time_ms)]
+        assert [row["offset"] for row in rows] == wanted

@@ -607,7 +607,6 @@ class PartitionLog:
         source, places = self._hosted.source, self.places
         stored_bytes = source.byte_count if places.entries else 0
         times = [each.greatest[0] for each in source.segments]
-        firsts = [each.first_time_ms for each in source.segments if each.first_time_ms >= 0]
         spans = places.entries_by_ledger()
         ledgers = tuple(
             LedgerStats(
@@ -615,7 +614,7 @@ class PartitionLog:
                 entries,
                 stored_bytes // len(spans),
                 "open" if ledger == spans[-1][0] else "closed",
-                min(firsts, default=0) if len(spans) == 1 else 0,
+                0,  # nothing keeps it: a segment knows the time of its first batch, not the least
                 max(times, default=0),
             )
             for ledger, entries in spans
