@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from magnetar.model.errors import ConfigError, JobError
+from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import Job, Report, argument, option, service_url_option
-from magnetar.pipeline.jobs.spark_words import is_sparks, reason
+from magnetar.pipeline.jobs.spark_words import failure, is_sparks
 from magnetar.pipeline.options.delivery import Transaction, query_of
 from magnetar.pipeline.topic_names import full_topic
 
@@ -77,6 +77,8 @@ class BackfillReport(Report):
                 f"passed over: {self.name} was written before; a greater --version writes it once "
                 "more"
             )
+        elif not self.rows:
+            yield "there is nothing to write"
         else:
             yield f"{'would be ' if self.dry_run else ''}written once, as {self.name}"
 
@@ -94,7 +96,7 @@ def backfill(options: BackfillOptions, context: JobContext) -> BackfillReport:
     except Exception as error:
         if not is_sparks(error):
             raise
-        raise JobError(f"{options.source} could not be backfilled: {reason(error)}") from error
+        raise failure(error, f"{options.source} could not be backfilled") from error
     return report
 
 
@@ -162,7 +164,11 @@ def _messages(options: BackfillOptions, rows: DataFrame) -> DataFrame:
             )
     given = {"key": options.key, "event_time": options.event_time, "value": options.value}
     made = [f.expr(text).alias(name) for name, text in given.items() if text is not None]
-    others = [] if options.value is not None else [f.col(name) for name in rows.columns]
+    others = (
+        []
+        if options.value is not None
+        else [f.col(f"`{name.replace('`', '``')}`") for name in rows.columns]
+    )
     if options.order_by:
         by = [f.expr(options.key)] if options.key is not None else []
         rows = rows.repartition(*by) if by else rows.coalesce(1)

@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from magnetar.model.errors import ConfigError, JobError
-from magnetar.pipeline.jobs.spark_words import asked_wrongly, is_sparks, reason
+from magnetar.model.errors import ConfigError
+from magnetar.pipeline.jobs.spark_words import failure, is_sparks
 
 if TYPE_CHECKING:
     from magnetar.pipeline.jobs.context import JobContext
@@ -161,8 +161,7 @@ def run(job: Job[Options, R], options: Options, context: JobContext | None = Non
     except Exception as error:
         if not is_sparks(error):
             raise
-        kind = ConfigError if asked_wrongly(error) else JobError
-        raise kind(f"the job {job.name} cannot be done: {reason(error)}") from error
+        raise failure(error, f"the job {job.name} cannot be done") from error
     report.job, report.dry_run = job.name, context.dry_run
     report.started_ms = started_ns // 1_000_000
     report.seconds = round(time.monotonic() - begun_s, 3)

@@ -15,6 +15,9 @@ UNRESOLVED = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `foo` can
 NOT_THERE = """[PYTHON_DATA_SOURCE_ERROR] Failed to read partitions: \
 magnetar.model.errors.TopicNotFoundError: topic nope is not there; make it
 SQLSTATE: 38000"""
+REFUSED = """[PYTHON_DATA_SOURCE_ERROR] Failed to create the reader: \
+magnetar.model.errors.ConfigError: option 'x' takes a whole number
+SQLSTATE: 38000"""
 CALLED = """An error occurred while calling o44.count.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed
 \tat java.base/java.util.concurrent.ForkJoinPool.scan(ForkJoinPool.java:1655)"""
@@ -32,6 +35,12 @@ def raised(name: str, text: str, module: str = "pyspark.errors.exceptions.captur
     [
         (raised("AnalysisException", UNRESOLVED), UNRESOLVED.splitlines()[0], True),
         (raised("AnalysisException", NOT_THERE), "topic nope is not there; make it", False),
+        (raised("StreamingQueryException", REFUSED), "option 'x' takes a whole number", True),
+        (
+            raised("IllegalArgumentException", "requirement failed: no"),
+            "requirement failed: no",
+            True,
+        ),
         (
             raised("Py4JJavaError", CALLED, "py4j.protocol"),
             "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed",
