@@ -9,10 +9,12 @@ topic that has one is to be given it there first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from magnetar.model.errors import ConfigError
+from magnetar.pipeline.brokers.log_watch import job_watch
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.copying import (
     READ,
@@ -25,6 +27,7 @@ from magnetar.pipeline.jobs.copying import (
     read_stream,
     write_stream,
 )
+from magnetar.pipeline.jobs.destinations import TIMEOUT_S, is_one_log, topics_of
 from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
 from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
 from magnetar.pipeline.options.selection import parse_selection
@@ -70,11 +73,14 @@ class MirrorReport(LossyReport):
         for topic, count in sorted(self.by_topic.items()):
             yield f"{count:,} to {topic}"
         yield from self.loss_lines()
-        yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
+        if self.dry_run:
+            yield f"{sum(self.by_topic.values()):,} messages would be copied"
+        else:
+            yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
 
 
 def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
-    """Raises ``BrokerError``, ``JobError``."""
+    """Raises ``BrokerError``, ``JobError``, ``ConfigError``."""
     from pyspark.sql import functions as f
 
     if bool(options.topics) is (options.pattern is not None):
@@ -86,13 +92,13 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     )
     source = {"service.url": options.service_url, "columns": COLUMNS, **selection}
     source |= passing(options.fail_on_data_loss)
+    _check_apart(options)
     if context.dry_run:
         copies = _copies(options, read_batch(context, source))
         with context.watched("tasks that count messages", 0):
             rows = copies.groupBy("topic").count().collect()
         return MirrorReport(by_topic={row["topic"]: row["count"] for row in rows})
     check_checkpoint(options.checkpoint)
-    _check_apart(options)
     messages = read_stream(context, source, options.rate)
     counted = write_stream(
         context,
@@ -114,11 +120,40 @@ def _is_same(options: MirrorOptions) -> bool:
 
 def _check_apart(options: MirrorOptions) -> None:
     if _is_same(options) and not options.prefix and options.to_namespace is None:
-        raise ConfigError(
-            "the copies would go to the topics that they come from: give another --to-service-url, "
-            "a --prefix or a --to-namespace"
-        )
+        raise _into_itself("the topics that they come from")
+    there = options.to_service_url or options.service_url
+    for topic in _selected(options):
+        if _name_of_copy(options, topic) == topic and is_one_log(options.service_url, there, topic):
+            raise _into_itself(f"{topic}, where they come from, as {there} is the same cluster")
 
+
+def _into_itself(where: str) -> ConfigError:
+    return ConfigError(
+        f"the copies would go to {where}: give another --to-service-url, a --prefix or a "
+        "--to-namespace"
+    )
+
+
+def _selected(options: MirrorOptions) -> list[str]:
+    """The topics that are there now."""
+    if options.pattern is None:
+        return sorted(topics_of(parse_selection("topics", ",".join(options.topics)).topics))
+    selection = parse_selection("subscribePattern", options.pattern)
+    with closing(job_watch(options.service_url, TIMEOUT_S)) as logs:
+        logs.wait_for_broker()
+        return sorted(topics_of(selection.matching(logs.topics(selection.namespace))))
+
+
+def _name_of_copy(options: MirrorOptions, topic: str) -> str:
+    """As ``_copies`` makes it."""
+    tenant, namespace, local = topic.partition("://")[2].split("/", 2)
+    to = options.to_namespace or f"{tenant}/{namespace}"
+    return f"persistent://{to}/{options.prefix}{local}"
+
+    """Raises ``ConfigError`` where a topic would be copied into itself, without end: also where the
+    other cluster is the same one at another address."""
+    if options.to_namespace is not None and options.to_namespace.count("/") != 1:
+        raise ConfigError(f"--to-namespace {options.to_namespace!r}: give TENANT/NAMESPACE")
 
 def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
