@@ -6,6 +6,7 @@ without these properties and with one that says from where (``REDRIVEN_FROM``); 
 time and the other properties stay. The dead letter topic stays as it is: its retention decides.
 
 What a run has looked at, chosen or not, the next one with its checkpoint does not look at again.
+A letter that cannot be sent stays, and is counted; it keeps no other back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.model.errors import ConfigError
+from magnetar.cluster.topic_name import parse_topic
+from magnetar.model.errors import ConfigError, MagnetarError
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.copying import (
     READ,
@@ -27,12 +29,13 @@ from magnetar.pipeline.jobs.copying import (
     read_stream,
     write_stream,
 )
+from magnetar.pipeline.jobs.destinations import possible, topics_of
 from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
 from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
-from magnetar.pipeline.topic_names import PARTITION_END
+from magnetar.pipeline.topic_names import PARTITION_END, full_topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ORIGINS: Final = ("REAL_TOPIC", "ORIGIN_TOPIC")
 ABOUT_THE_LETTER: Final = (
@@ -41,6 +44,8 @@ ABOUT_THE_LETTER: Final = (
 )  # fmt: skip
 """Properties that clients write on a dead letter."""
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
+VALUE_BYTES_MAX: Final = 5 << 20
+"""What a topic takes; the job does not cut messages into chunks."""
 COLUMNS: Final = (
     "key,key_is_base64,value,topic,message_id,publish_time,event_time,properties,headers"
 )
@@ -76,43 +81,57 @@ class RedriveOptions:
 @dataclass
 class RedriveReport(LossyReport):
     """``without_origin``: chosen, but nothing says where they came from; they stay where they are.
-    ``by_topic``: of a run that only tries, how many would go where."""
+    ``undeliverable``: chosen, and stay, as they cannot be sent: what they name is no topic, or in a
+    namespace that is not there, or where they are read from; or they are too large. ``by_topic``:
+    of a run that only tries, how many would go where."""
 
     read: int = 0
     redriven: int = 0
     passed_over: int = 0
     without_origin: int = 0
+    undeliverable: int = 0
     batches: int = 0
     by_topic: dict[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        return self.without_origin == 0 and super().ok
+        return not (self.without_origin or self.undeliverable) and super().ok
 
     def lines(self) -> Iterator[str]:
         for topic, count in sorted(self.by_topic.items()):
             yield f"{count:,} to {topic}"
         yield from self.loss_lines()
+        would = "would be " if self.dry_run else ""
         yield (
-            f"{self.read:,} dead letters read, {self.redriven:,} redriven, {self.passed_over:,} "
-            "passed over"
+            f"{self.read:,} dead letters read, {self.redriven:,} {would}redriven, "
+            f"{self.passed_over:,} passed over"
         )
         if self.without_origin:
             yield (
                 f"{self.without_origin:,} do not say where they came from, and stay: run it for "
                 "them with --to, and a checkpoint of its own"
             )
+        if self.undeliverable:
+            yield (
+                f"{self.undeliverable:,} cannot be sent, and stay: they name no topic that can be "
+                "(run it for them with --to, and a checkpoint of its own), or are larger than what "
+                f"a topic takes in one message ({VALUE_BYTES_MAX:,} bytes)"
+            )
 
 
 def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
-    """Raises ``BrokerError``, ``JobError``."""
+    """Raises ``BrokerError``, ``JobError``, ``ConfigError``."""
     from pyspark.sql import functions as f
 
+    if not options.topics:
+        raise ConfigError("name dead letter topics")
+    _check_to(options)
     source = {
         "service.url": options.service_url,
         "topics": ",".join(options.topics),
         "columns": COLUMNS,
     } | passing(options.fail_on_data_loss)
+    _check_times(options, context.spark)
     if context.dry_run:
         return _tried(options, context, source)
     check_checkpoint(options.checkpoint)
@@ -121,7 +140,8 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
         "redrive",
         f.count(f.lit(1)).alias(READ),
         f.count_if(_goes()).alias("redriven"),
-        f.count_if(f.col("chosen") & f.col("to").isNull()).alias("without_origin"),
+        f.count_if(_stays("without_origin")).alias("without_origin"),
+        f.count_if(_stays("undeliverable")).alias("undeliverable"),
     )
     counted = write_stream(
         context,
@@ -133,39 +153,72 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
         follow=options.follow,
     )
     found = counted.observed
-    report = _report(
-        found.get(READ, 0), found.get("redriven", 0), found.get("without_origin", 0),
-        batches=counted.batches,
-    )  # fmt: skip
+    names = READ, "redriven", "without_origin", "undeliverable"
+    report = _report(*(found.get(name, 0) for name in names))
+    report.batches = counted.batches
     report.take_losses(counted.lost)
     return report
 
 
-def _report(read: int, redriven: int, without_origin: int, batches: int = 0) -> RedriveReport:
+def _report(read: int, redriven: int, without_origin: int, undeliverable: int) -> RedriveReport:
     return RedriveReport(
         read=read,
         redriven=redriven,
-        passed_over=read - redriven - without_origin,
+        passed_over=read - redriven - without_origin - undeliverable,
         without_origin=without_origin,
-        batches=batches,
+        undeliverable=undeliverable,
     )
 
 
 def _tried(options: RedriveOptions, context: JobContext, source: dict[str, str]) -> RedriveReport:
     letters = _chosen(options, read_batch(context, source))
     with context.watched("tasks that look at dead letters", 0):
-        rows = letters.groupBy("chosen", "to").count().collect()
-    read = sum(row["count"] for row in rows)
-    chosen = [row for row in rows if row["chosen"]]
-    by_topic = {row["to"]: row["count"] for row in chosen if row["to"] is not None}
-    without = sum(row["count"] for row in chosen if row["to"] is None)
-    report = _report(read, sum(by_topic.values()), without)
-    report.by_topic = by_topic
+        rows = letters.groupBy("fate", "to").count().collect()
+    of_fate: dict[str, int] = {}
+    for row in rows:
+        of_fate[row["fate"]] = of_fate.get(row["fate"], 0) + row["count"]
+    counts = (of_fate.get(fate, 0) for fate in ("goes", "without_origin", "undeliverable"))
+    report = _report(sum(of_fate.values()), *counts)
+    report.by_topic = {row["to"]: row["count"] for row in rows if row["fate"] == "goes"}
     return report
 
 
 def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
-    """With ``chosen``, and ``to`` which topic; null: nothing says."""
+    """With ``to``, which topic, and ``fate``: "goes", or why not."""
+    from pyspark.sql import functions as f
+
+    origin: Column = f.coalesce(*(f.col("properties")[name] for name in ORIGINS))
+    if options.to is not None:
+        named: Column = f.lit(options.to)
+    else:
+        named = f.nullif(f.regexp_replace(origin, PARTITION_END, ""), f.lit(""))
+    known = f.udf(possible(options.service_url), "string", useArrow=False)
+    to = named if options.to is not None else known(named)
+    letters = letters.withColumn("chosen", f.coalesce(_wanted(options), f.lit(False)))
+    letters = letters.withColumn("named", named).withColumn("to", to)
+    goes = f.col("to").isNotNull() & ~f.col("to").isin(*topics_of(options.topics))
+    goes &= f.coalesce(f.length("value"), f.lit(0)) <= VALUE_BYTES_MAX
+    fate = f.when(~f.col("chosen"), "passed_over").when(f.col("named").isNull(), "without_origin")
+    return letters.withColumn("fate", fate.when(goes, "goes").otherwise("undeliverable"))
+
+
+def _wanted(options: RedriveOptions) -> Column:
+def _check_to(options: RedriveOptions) -> None:
+    """Raises ``ConfigError`` for what is no topic, and for one that is read: dead letters would
+    become dead letters, without end."""
+    if options.to is None:
+        return
+    try:
+        parse_topic(full_topic(options.to))
+    except MagnetarError as error:
+        raise ConfigError(f"--to {options.to!r} cannot be: {error}") from error
+    if topics_of([options.to]) & topics_of(options.topics):
+        raise ConfigError(
+            f"--to {options.to} is where dead letters are read: each run would find there what the "
+            "one before has written; give another topic"
+        )
+
+
     from pyspark.sql import functions as f
 
     wanted: Column = f.lit(True)
@@ -176,31 +229,50 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
         if not equals:
             raise ConfigError(f"--with-property {each!r}: give NAME=VALUE")
         wanted &= f.col("properties")[name] == value
-    for text, compare in ((options.since, "__ge__"), (options.until, "__lt__")):
-        if text is not None:
-            wanted &= getattr(f.col("publish_time"), compare)(_time(text))
+    if options.since is not None:
+        wanted &= f.col("publish_time") >= _time(options.since)
+    if options.until is not None:
+        wanted &= f.col("publish_time") < _time(options.until)
     if options.where is not None:
         wanted &= f.expr(options.where)
-    origin: Column = f.coalesce(*(f.col("properties")[name] for name in ORIGINS))
-    to = f.lit(options.to) if options.to is not None else f.regexp_replace(
-        origin, PARTITION_END, ""
-    )  # fmt: skip
-    return letters.withColumn("chosen", f.coalesce(wanted, f.lit(False))).withColumn("to", to)
+    return wanted
+
+
+def _check_times(options: RedriveOptions, spark: SparkSession) -> None:
+    """Before anything is read: with times that choose nothing, all letters would be passed over,
+    and not looked at again with this checkpoint. Raises ``ConfigError``."""
+    from pyspark.sql import functions as f
+
+    given = {"--since": options.since, "--until": options.until}
+    times = {}
+    for name, text in given.items():
+        if text is None:
+            continue
+        (row,) = spark.range(1).select(f.try_to_timestamp(f.lit(text)).alias("at")).collect()
+        if row["at"] is None:
+            raise ConfigError(f"{name} {text!r} is no timestamp, as '2026-01-31 12:00:00' is one")
+        times[name] = row["at"]
+    if len(times) == len(given) and not times["--since"] < times["--until"]:
+        raise ConfigError(
+            f"--since {options.since} is not before --until {options.until}: no letter would be "
+            "chosen"
+        )
 
 
 def _time(text: str) -> Column:
-    """Of a session that is not ANSI's Spark makes a null of what is no time, for which nothing is
-    true: all letters would be passed over, for good."""
     from pyspark.sql import functions as f
 
-    what = f.raise_error(f.lit(f"{text!r} is no timestamp, as '2026-01-31 12:00:00' is one"))
-    return f.coalesce(f.to_timestamp(f.lit(text)), what.cast("timestamp"))
+    return f.to_timestamp(f.lit(text))
+
+
+def _stays(why: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col("fate") == why
 
 
 def _goes() -> Column:
-    from pyspark.sql import functions as f
-
-    return f.col("chosen") & f.col("to").isNotNull()
+    return _stays("goes")
 
 
 def _messages(letters: DataFrame) -> DataFrame:
@@ -229,7 +301,8 @@ REDRIVE: Final = Job(
     "Send dead letters back to the topics that they came from, once each.",
     RedriveOptions,
     redrive,
-    notes="""Ends with 1 when some that were chosen do not say where they came from.
+    notes="""Ends with 1 when some that were chosen do not say where they came from, or cannot be
+sent.
 
 \b
 Examples:
