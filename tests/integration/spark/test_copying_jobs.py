@@ -4,6 +4,7 @@ what goes where, once, also over several runs."""
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -132,6 +133,49 @@ def test_dead_letters_by_key_and_condition_and_at_a_rate(
     assert values(client, back) == ["a4", "a6", "a8"]
 
 
+def test_letters_that_cannot_be_sent_keep_no_other_back(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """One of them ended every run, before it had redriven anything, and a run that only tried said
+    that all would go."""
+    letters, back = f"{topic}-DLQ", f"{topic}-back"
+    odd = ("persistent://no/such/topic", "non-persistent://public/default/t", "a/b/c/d", "")
+    dead_letters(
+        client,
+        letters,
+        [("a1", origin(back)), *((f"o{name}", {"REAL_TOPIC": name}) for name in odd)],
+    )
+    dead_letters(client, letters, [("loop", origin(letters)), ("b2", origin(back))])
+    producer = client.create_producer(letters, chunking_enabled=True, batching_enabled=False)
+    producer.send(random.Random(1).randbytes(6 << 20), properties=origin(back))
+    producer.close()
+    options = RedriveOptions(
+        (letters,), service_url=platform.service_url, checkpoint=str(tmp_path / "checkpoint")
+    )
+    for dry_run in (True, False):
+        report = run(REDRIVE, options, JobContext(spark, dry_run=dry_run))
+        counts = report.read, report.redriven, report.without_origin, report.undeliverable
+        assert (counts, report.ok) == ((8, 2, 1, 5), False)
+    assert values(client, back) == ["a1", "b2"]
+
+
+def test_letters_do_not_go_where_they_come_from(spark: SparkSession, tmp_path: Path) -> None:
+    """Each run had written those of the run before once more; and times that choose nothing passed
+    over all of them, for good."""
+    options = RedriveOptions(("letters",), checkpoint=str(tmp_path / "checkpoint"))
+    wrong = [
+        ({"to": "persistent://public/default/letters"}, "where dead letters are read"),
+        ({"to": ""}, "cannot be"),
+        ({"since": "2030-01-01", "until": "2020-01-01"}, "is not before --until"),
+        ({"until": "soon"}, "'soon' is no timestamp"),
+    ]
+    for given, said in wrong:
+        for dry_run in (True, False):
+            with pytest.raises(ConfigError, match=said):
+                run(REDRIVE, replace(options, **given), JobContext(spark, dry_run=dry_run))
+    assert not list(tmp_path.iterdir())
+
+
 def test_topics_are_mirrored_and_gone_on_with(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -164,6 +208,57 @@ def test_topics_are_mirrored_and_gone_on_with(
             ),
             JobContext(spark),
         )
+
+
+def test_a_topic_is_not_mirrored_into_itself(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """Also not by its own namespace, or by another address of the cluster: with each run it was
+    twice as long. A run that only tries had been well with it."""
+    dead_letters(client, topic, [("k", {})])
+    other_address = platform.service_url.replace("127.0.0.1", "localhost")
+    here = MirrorOptions(
+        (topic,), service_url=platform.service_url, checkpoint=str(tmp_path / "checkpoint")
+    )
+    full = f"persistent://public/default/{topic}"
+    for given in (
+        {},
+        {"to_namespace": "public/default"},
+        {"to_service_url": other_address},
+        {"to_service_url": other_address, "topics": (), "pattern": full},
+    ):
+        for dry_run in (True, False):
+            with pytest.raises(ConfigError, match=r"where they come from|that they come from"):
+                run(MIRROR, replace(here, **given), JobContext(spark, dry_run=dry_run))
+    with pytest.raises(ConfigError, match="give TENANT/NAMESPACE"):
+        run(MIRROR, replace(here, to_namespace="default"), JobContext(spark))
+    assert values(client, topic) == ["k"]
+
+
+def test_a_checkpoint_is_of_one_destination(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """With another one the job said that all was well, and had copied nothing of what was there."""
+    dead_letters(client, topic, [("k", {})])
+    options = MirrorOptions(
+        (topic,), service_url=platform.service_url, prefix="first-", rate=10,
+        checkpoint=str(tmp_path / "checkpoint"),
+    )  # fmt: skip
+    assert run(MIRROR, options, JobContext(spark)).copied == 1
+    with pytest.raises(ConfigError, match="prefix was 'first-', and is 'second-'"):
+        run(MIRROR, replace(options, prefix="second-"), JobContext(spark))
+    redrive = RedriveOptions(
+        (topic,), service_url=platform.service_url, to=f"{topic}-back",
+        checkpoint=options.checkpoint,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="job was 'mirror', and is 'redrive'"):
+        run(REDRIVE, redrive, JobContext(spark))
+    dead_letters(client, topic, [("l", {})])
+    assert run(MIRROR, replace(options, rate=0), JobContext(spark)).copied == 1
+    (tmp_path / "checkpoint" / "magnetar.json").unlink()  # as of an earlier release
+    assert run(MIRROR, options, JobContext(spark)).copied == 0
+    with pytest.raises(ConfigError, match="is of something else"):
+        run(MIRROR, replace(options, prefix="second-"), JobContext(spark))
 
 
 def test_keys_of_bytes_and_names_that_come_twice_are_copied(
@@ -264,6 +359,8 @@ def test_files_become_messages_once(
     other = replace(options, key="text")
     assert not run(BACKFILL, other, JobContext(spark)).passed_over
     assert len(read(client, topic)) == 80, "with another key it is something else"
+    with pytest.raises(ConfigError, match=r"could not be backfilled.*nosuch"):
+        run(BACKFILL, replace(options, key="nosuch"), JobContext(spark))
     spark.createDataFrame([(1,)], "value int").write.parquet(path + "-2")
     odd = BackfillOptions(path + "-2", topic, service_url=platform.service_url)
     with pytest.raises(ConfigError, match="columns value"):
@@ -314,16 +411,23 @@ def test_windows_that_a_file_declares(
     )
     tried = run(AGGREGATE, options, JobContext(spark, dry_run=True))
     assert len(tried.sample) == 4
+    assert "0 messages read" not in " ".join(tried.lines())
     report = run(AGGREGATE, options, JobContext(spark))
     assert report.read == 5
-    publish_timed(client, topic, (60, "AA", 3))
-    run(AGGREGATE, options, JobContext(spark))
+    publish_timed(client, topic, (60, "AA", 3), (4, "LATE", 1))
+    again = run(AGGREGATE, options, JobContext(spark))
+    assert (again.read, again.late) == (2, 1), "it is said that one was left out"
     found = [json.loads(each.data()) for each in read(client, f"{topic}-delays")]
     by_window = {(each["window_start"][17:19], each["carrier"]): each for each in found}
     assert len(by_window) == len(found), "each result once"
     wanted = {("00", "AA"): (2, 12), ("00", "BA"): (1, 1), ("10", "AA"): (1, 2)}
     for place, (flights, delay) in wanted.items():
         assert (by_window[place]["flights"], by_window[place]["delay"]) == (flights, delay)
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace("sum(value.delay)", "max(value.delay)"))
+    with pytest.raises(ConfigError, match=r"sum.value.delay.*max.value.delay"):
+        # It went on in the sums, and gave them for the greatest.
+        run(AGGREGATE, replace(options, declared=str(other)), JobContext(spark))
     (late,) = [each for each in read(client, f"{topic}-delays") if b'"BA"' in each.data()]
     assert (late.partition_key(), late.event_timestamp()) == ("BA", 10_000)
 

@@ -46,8 +46,10 @@ from magnetar.pipeline.jobs.copying import (
     read_stream,
     write_stream,
 )
+from magnetar.pipeline.jobs.destinations import is_one_log
 from magnetar.pipeline.jobs.job import Job, argument, option, service_url_option
 from magnetar.pipeline.jobs.passing_over import LossyReport, loss_option
+from magnetar.pipeline.topic_names import full_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,6 +62,9 @@ SECTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 """What each must have, and may have. ``group`` and ``aggregates`` have names of the user's."""
 VALUES: Final = ("schema", "json", "bytes")
 WITHOUT_TIME: Final = "without_time"
+OF_WINDOWS: Final = ("window", "window_start", "window_end")
+"""Names that results have already."""
+SAMPLE_MAX: Final = 20
 
 
 @dataclass(frozen=True)
@@ -79,20 +84,27 @@ class AggregateOptions:
 
 @dataclass
 class AggregateReport(LossyReport):
-    """``without_time``: messages whose time is null, which are in no window. ``sample``: of a run
-    that only tries, some results as they would be."""
+    """``without_time``: messages whose time is null, which are in no window. ``late``: that came
+    too late for theirs; those of one window and group that are read together count once.
+    ``sample``: of a run that only tries, some results as they would be."""
 
     read: int = 0
     without_time: int = 0
+    late: int = 0
     batches: int = 0
     sample: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         yield from self.sample
         yield from self.loss_lines()
+        if self.dry_run:
+            yield f"{len(self.sample):,} results that there would be by now, {SAMPLE_MAX} at most"
+            return
         yield f"{self.read:,} messages read, in {self.batches:,} micro-batches"
         if self.without_time:
             yield f"{self.without_time:,} of them have no time, and are in no window"
+        if self.late:
+            yield f"at least {self.late:,} of them came too late, and are in no window"
 
 
 @dataclass(frozen=True)
@@ -132,6 +144,11 @@ def declared(text: str, where: str) -> Declared:
                 raise ConfigError(f"{where}: [{name}] has no {setting}; there are {names}")
     if not told.get("aggregates"):
         raise ConfigError(f"{where}: [aggregates] lacks at least one, as flights = 'count(*)'")
+    taken = list(map(str.lower, OF_WINDOWS))
+    for name in (*told.get("group", ()), *told["aggregates"]):
+        if name.lower() in taken:
+            raise ConfigError(f"{where}: a result would have two {name!r}; choose another name")
+        taken.append(name.lower())
     values = told["source"].get("values", "schema")
     if values not in VALUES:
         raise ConfigError(f"{where}: [source] values is one of {', '.join(VALUES)}, not {values!r}")
@@ -141,13 +158,11 @@ def declared(text: str, where: str) -> Declared:
 
 
 def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport:
-    """Raises ``BrokerError``, ``JobError``."""
+    """Raises ``BrokerError``, ``JobError``, ``ConfigError``."""
     from pyspark.sql import functions as f
 
-    path = Path(options.declared)
-    if not path.is_file():
-        raise ConfigError(f"{path} is not there; --help shows what such a file looks like")
-    told = declared(path.read_text(), str(path))
+    told = _read(Path(options.declared))
+    _check_apart(options, told)
     source = {"service.url": options.service_url, "topic": told.source["topic"]}
     if told.source.get("values", "schema") == "schema":
         source["valueFormat"] = "schema"
@@ -155,7 +170,7 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
     if context.dry_run:
         results = _results(told, read_batch(context, source))
         with context.watched("tasks that look at messages", 0):
-            rows = results.limit(20).collect()
+            rows = results.limit(SAMPLE_MAX).collect()
         return AggregateReport(sample=[row["value"] for row in rows])
     check_checkpoint(options.checkpoint)
     messages = read_stream(context, source, options.rate)
@@ -168,6 +183,8 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
         },
         options.checkpoint,
         "messages",
+        about=_about(told),
+        source=source,
         rate=options.rate,
         follow=options.follow,
     )
@@ -175,10 +192,42 @@ def aggregate(options: AggregateOptions, context: JobContext) -> AggregateReport
     report = AggregateReport(
         read=found.get(READ, 0),
         without_time=found.get(WITHOUT_TIME, 0),
+        late=counted.late,
         batches=counted.batches,
     )
     report.take_losses(counted.lost)
     return report
+
+
+def _read(path: Path) -> Declared:
+    if not path.is_file():
+        raise ConfigError(f"{path} is not there; --help shows what such a file looks like")
+    try:
+        return declared(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: it is no text in UTF-8 ({error})") from error
+
+
+def _check_apart(options: AggregateOptions, told: Declared) -> None:
+    """Raises ``ConfigError``."""
+    source, sink = (full_topic(each["topic"]) for each in (told.source, told.sink))
+    there = options.to_service_url or options.service_url
+    if source == sink and is_one_log(options.service_url, there, source):
+        raise ConfigError(
+            f"results would go to {sink}, where messages are read, and be counted themselves: give "
+            "[sink] another topic"
+        )
+
+
+def _about(told: Declared) -> dict[str, str]:
+    """What makes results what they are. What is read of a topic, and for how long late messages are
+    waited for, may change: that counts for what comes."""
+    found = {"job": "aggregate", "[sink] topic": full_topic(told.sink["topic"])}
+    for section in ("window", "group", "aggregates"):
+        for name, text in getattr(told, section).items():
+            if (section, name) != ("window", "late"):
+                found[f"[{section}] {name}"] = text
+    return found
 
 
 def _results(told: Declared, messages: DataFrame) -> DataFrame:

@@ -4,22 +4,25 @@
 A checkpoint is what such a job knows of itself. One that ends anywhere, and is run again with its
 checkpoint, goes on where it was, and no message is written twice (``pipeline.writing``). A run goes
 as far as topics reach when it begins, or follows them until it is interrupted; with a ``rate`` it
-takes so many messages in a second and no more.
+takes so many messages in a second and no more. What a checkpoint is of: ``checkpoints``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.model.errors import ConfigError, JobError
+from magnetar.model.errors import ConfigError
+from magnetar.pipeline.brokers.log_watch import job_watch
+from magnetar.pipeline.jobs.checkpoints import check_same_job
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import option
 from magnetar.pipeline.jobs.passing_over import LossyReport, of_row
-from magnetar.pipeline.jobs.spark_words import is_sparks, reason
+from magnetar.pipeline.jobs.spark_words import failure, is_sparks
 from magnetar.pipeline.losses import LOST
+from magnetar.pipeline.places import START, Place, from_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +75,12 @@ def read_stream(context: JobContext, options: Mapping[str, str], rate: int) -> D
 
 def read_batch(context: JobContext, options: Mapping[str, str]) -> DataFrame:
     """The same, as far as the topics reach now; what a run finds lost that only tries is not
-    told."""
+    told. A broker is waited for as a stream does."""
+    from magnetar.pipeline.options.source_options import parse_read_options
+
+    read = parse_read_options(options)
+    with closing(job_watch(read.service_url, read.poll_timeout_ms / 1000)) as logs:
+        logs.wait_for_broker()
     return _without_losses(context.spark.read.format(SOURCE).options(**options).load())
 
 
@@ -91,12 +99,14 @@ def _without_losses(frame: DataFrame) -> DataFrame:
 
 class Streamed:
     """Counts of a stream that has ended. ``observed``: sums by name of its observations; ``lost``:
-    has what was passed over."""
+    has what was passed over; ``late``: what came too late for its window, of which Spark has put
+    some together before it says how many there are."""
 
     def __init__(self) -> None:
         self.batches = 0
         self.observed: dict[str, int] = {}
         self.lost = LossyReport()
+        self.late = 0
         self._seen = -1
 
     def add(self, progress: Any) -> None:
@@ -106,6 +116,7 @@ class Streamed:
             return
         self._seen = progress.batchId
         self.batches += bool(progress.numInputRows)
+        self.late += sum(each.numRowsDroppedByWatermark for each in progress.stateOperators)
         for about, row in progress.observedMetrics.items():
             if about == LOST:
                 for each in row[LOST]:  # Spark makes no rows of structs in an array
@@ -122,11 +133,17 @@ def write_stream(
     checkpoint: str,
     what: str,
     *,
+    about: Mapping[str, str],
+    source: Mapping[str, str],
     rate: int = 0,
     follow: bool = False,
     mode: str = "append",
 ) -> Streamed:
-    """Write it, and tell the progress in messages of ``what``. Raises ``JobError``."""
+    """Write it, and tell the progress in messages of ``what``. ``about``: what the job makes of
+    what it reads, for ``check_same_job``; ``source``: where it reads. Raises ``JobError``,
+    ``ConfigError``."""
+    check_same_job(context.spark, checkpoint, about)
+    ends = _ends(source) if rate and not follow else None
     writer = frame.writeStream.format(SOURCE).outputMode(mode).options(**options)
     writer = writer.option("checkpointLocation", checkpoint).option("commitWait", "taken-in")
     if rate or follow:
@@ -137,7 +154,7 @@ def write_stream(
     with _told(what):
         query = writer.start()
         try:
-            _watch(context, query, counted, what, until_end=bool(rate) and not follow)
+            _watch(context, query, counted, what, until=ends)
         finally:
             query.stop()
             for progress in query.recentProgress:
@@ -147,9 +164,26 @@ def write_stream(
     return counted
 
 
+def _ends(source: Mapping[str, str]) -> dict[str, Place]:
+    """Where the topics that are read end now. Raises ``BrokerError``, ``ConfigError``."""
+    from magnetar.pipeline.options.source_options import parse_read_options
+    from magnetar.pipeline.planning.planner import Planner
+
+    with closing(Planner(parse_read_options(source))) as planner:
+        extents = planner.extents((), absent_allowed=True)
+    return {name: extent.end for name, extent in extents.items()}
+
+
 def _watch(
-    context: JobContext, query: Any, counted: Streamed, what: str, *, until_end: bool
+    context: JobContext,
+    query: Any,
+    counted: Streamed,
+    what: str,
+    *,
+    until: Mapping[str, Place] | None,
 ) -> None:
+    """Until the query ends, or has read up to these places: it goes on as long as somebody
+    publishes faster than it may read."""
     done = 0
     while not query.awaitTermination(LOOK_S):
         for progress in query.recentProgress:
@@ -161,8 +195,16 @@ def _watch(
         done = counted.observed.get(READ, 0)
         context.progress(done, done + (behind or 0), what)
         at_end = _is_idle(last) if behind is None else not behind
-        if until_end and last.batchId > 0 and at_end:
+        if until is not None and last.batchId > 0 and (at_end or _has_read(last, until)):
             return
+
+
+def _has_read(progress: Any, until: Mapping[str, Place]) -> bool:
+    (told,) = (each.endOffset for each in progress.sources)
+    if told is None:
+        return False
+    done = from_offset(json.loads(told)).places
+    return all(done.get(name, START) >= place for name, place in until.items())
 
 
 def _is_idle(progress: Any) -> bool:
@@ -192,4 +234,4 @@ def _told(what: str) -> Iterator[None]:
     except Exception as error:
         if not is_sparks(error):
             raise
-        raise JobError(f"{what} could not be written: {reason(error)}") from error
+        raise failure(error, f"{what} could not be written") from error

@@ -106,6 +106,12 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
         {"service.url": options.to_service_url or options.service_url},
         options.checkpoint,
         "messages",
+        about={
+            "job": "mirror",
+            "to namespace": options.to_namespace or "",
+            "prefix": options.prefix,
+        },
+        source=source,
         rate=options.rate,
         follow=options.follow,
     )
@@ -119,6 +125,10 @@ def _is_same(options: MirrorOptions) -> bool:
 
 
 def _check_apart(options: MirrorOptions) -> None:
+    """Raises ``ConfigError`` where a topic would be copied into itself, without end: also where the
+    other cluster is the same one at another address."""
+    if options.to_namespace is not None and options.to_namespace.count("/") != 1:
+        raise ConfigError(f"--to-namespace {options.to_namespace!r}: give TENANT/NAMESPACE")
     if _is_same(options) and not options.prefix and options.to_namespace is None:
         raise _into_itself("the topics that they come from")
     there = options.to_service_url or options.service_url
@@ -150,10 +160,6 @@ def _name_of_copy(options: MirrorOptions, topic: str) -> str:
     to = options.to_namespace or f"{tenant}/{namespace}"
     return f"persistent://{to}/{options.prefix}{local}"
 
-    """Raises ``ConfigError`` where a topic would be copied into itself, without end: also where the
-    other cluster is the same one at another address."""
-    if options.to_namespace is not None and options.to_namespace.count("/") != 1:
-        raise ConfigError(f"--to-namespace {options.to_namespace!r}: give TENANT/NAMESPACE")
 
 def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f

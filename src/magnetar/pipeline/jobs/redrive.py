@@ -149,6 +149,8 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
         {"service.url": options.service_url},
         options.checkpoint,
         "dead letters",
+        about={"job": "redrive", "to": options.to or ""},
+        source=source,
         rate=options.rate,
         follow=options.follow,
     )
@@ -183,6 +185,22 @@ def _tried(options: RedriveOptions, context: JobContext, source: dict[str, str])
     return report
 
 
+def _check_to(options: RedriveOptions) -> None:
+    """Raises ``ConfigError`` for what is no topic, and for one that is read: dead letters would
+    become dead letters, without end."""
+    if options.to is None:
+        return
+    try:
+        parse_topic(full_topic(options.to))
+    except MagnetarError as error:
+        raise ConfigError(f"--to {options.to!r} cannot be: {error}") from error
+    if topics_of([options.to]) & topics_of(options.topics):
+        raise ConfigError(
+            f"--to {options.to} is where dead letters are read: each run would find there what the "
+            "one before has written; give another topic"
+        )
+
+
 def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
     """With ``to``, which topic, and ``fate``: "goes", or why not."""
     from pyspark.sql import functions as f
@@ -203,22 +221,6 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
 
 
 def _wanted(options: RedriveOptions) -> Column:
-def _check_to(options: RedriveOptions) -> None:
-    """Raises ``ConfigError`` for what is no topic, and for one that is read: dead letters would
-    become dead letters, without end."""
-    if options.to is None:
-        return
-    try:
-        parse_topic(full_topic(options.to))
-    except MagnetarError as error:
-        raise ConfigError(f"--to {options.to!r} cannot be: {error}") from error
-    if topics_of([options.to]) & topics_of(options.topics):
-        raise ConfigError(
-            f"--to {options.to} is where dead letters are read: each run would find there what the "
-            "one before has written; give another topic"
-        )
-
-
     from pyspark.sql import functions as f
 
     wanted: Column = f.lit(True)

@@ -13,6 +13,7 @@ from magnetar.model.errors import ConfigError
 from magnetar.pipeline.jobs import backfill, copying
 from magnetar.pipeline.jobs.backfill import BackfillOptions, BackfillReport
 from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.places import Place
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Observed:
 @dataclass(frozen=True)
 class Source:
     latestOffset: str | None  # noqa: N815
+    endOffset: str | None = None  # noqa: N815
+
+
+@dataclass(frozen=True)
+class StateOperator:
+    numRowsDroppedByWatermark: int  # noqa: N815
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,13 @@ class Progress:
     read: int | None = None
     """None: told while the stream waits."""
     behind: int | None = 0
+    at: str | None = None
+    """Up to where the topic was read."""
+    late: int = 0
+
+    @property
+    def stateOperators(self) -> Sequence[StateOperator]:  # noqa: N802
+        return [StateOperator(self.late)] if self.late else []
 
     @property
     def numInputRows(self) -> int:  # noqa: N802
@@ -52,7 +66,8 @@ class Progress:
     @property
     def sources(self) -> Sequence[Source]:
         told = None if self.behind is None else json.dumps({"messages_behind": self.behind})
-        return [Source(told)]
+        end = None if self.at is None else json.dumps({"places": {"t": self.at}})
+        return [Source(told, end)]
 
 
 @dataclass
@@ -73,9 +88,14 @@ class Query:
         return self.recentProgress[-1] if self.recentProgress else None
 
 
-def watched(*steps: list[Progress], until_end: bool = False) -> tuple[copying.Streamed, Query]:
+END: Mapping[str, Place] = {"t": Place(7, 12, 0)}
+
+
+def watched(
+    *steps: list[Progress], until: Mapping[str, Place] | None = None
+) -> tuple[copying.Streamed, Query]:
     counted, query = copying.Streamed(), Query(list(steps))
-    copying._watch(JobContext(), query, counted, "messages", until_end=until_end)
+    copying._watch(JobContext(), query, counted, "messages", until=until)
     return counted, query
 
 
@@ -90,7 +110,7 @@ def test_what_comes_after_a_stream_has_waited_is_counted() -> None:
 def test_a_run_at_a_rate_ends_where_topics_end() -> None:
     _, query = watched(
         [Progress(0, 0, 9)], [Progress(1, 4, 5)], [Progress(2, 4, 1)], [Progress(3, 1, 0)], [],
-        until_end=True,
+        until=END,
     )  # fmt: skip
     assert query.steps == [[]]
 
@@ -98,7 +118,7 @@ def test_a_run_at_a_rate_ends_where_topics_end() -> None:
 def test_a_run_at_a_rate_goes_on_behind_what_another_run_has_left() -> None:
     """A micro-batch that was planned before the run began is told of without how much is left."""
     counted, query = watched(
-        [Progress(7, 4, None)], [Progress(8, 4, 1)], [Progress(9, 1, 0)], [], until_end=True
+        [Progress(7, 4, None)], [Progress(8, 4, 1)], [Progress(9, 1, 0)], [], until=END
     )
     assert (counted.observed, query.steps) == ({"read": 9}, [[]])
 
@@ -106,9 +126,25 @@ def test_a_run_at_a_rate_goes_on_behind_what_another_run_has_left() -> None:
 def test_a_run_at_a_rate_ends_where_brokers_do_not_number_messages() -> None:
     _, query = watched(
         [Progress(0, 0, None)], [Progress(1, 4, None)], [Progress(2, None, None)], [],
-        until_end=True,
+        until=END,
     )  # fmt: skip
     assert query.steps == [[]]
+
+
+def test_a_run_at_a_rate_ends_where_topics_ended_when_it_began() -> None:
+    """It went on as long as somebody published faster than it read."""
+    _, query = watched(
+        [Progress(0, 0, 9, "7:0:0")], [Progress(1, 9, 90, "7:11:5")],
+        [Progress(2, 9, 900, "7:13:0")], [Progress(3, 9, 9000, "7:20:0")],
+        until=END,
+    )  # fmt: skip
+    assert query.steps == [[Progress(3, 9, 9000, "7:20:0")]]
+
+
+def test_what_comes_too_late_is_counted() -> None:
+    """It was left out without a word."""
+    counted, _ = watched([Progress(0, 0)], [Progress(1, 5, late=2)], [Progress(2)])
+    assert counted.late == 2
 
 
 # -- names of backfills -----------------------------------------------------------------------
