@@ -101,9 +101,9 @@ async def take_partition(
     ledgers = await port.ask()
     taken = await port.taken(side=False)
     waiting = untold(taken, ledgers)
-    for each in forgotten(taken, ledgers):
-        await port.check_has(each)  # nobody has held it against this log but its former owner
-        waiting.append(TakenLedger(each.ledger_id, each.entries, each.messages))
+    for known_once in forgotten(taken, ledgers):
+        await port.check_has(known_once)  # only this log's facts say how much it is to be
+        waiting.append(TakenLedger(known_once.ledger_id, known_once.entries, known_once.messages))
     if waiting:
         await port.tell(waiting)
     known = frozenset(each.ledger_id for each in taken.recent)
