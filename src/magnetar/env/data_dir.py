@@ -55,8 +55,15 @@ class DataDir:
                 f"the data directory {path} is in use by {owner or 'another process'}; "
                 "stop it first, or choose another with --data-dir"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"magnetar {role}, process {os.getpid()}\n".encode(), 0)
+        owner_line = f"magnetar {role}, process {os.getpid()}\n".encode()
+        try:
+            os.pwrite(descriptor, owner_line, 0)  # into the block that it has: the disk may be full
+            os.ftruncate(descriptor, len(owner_line))
+        except OSError as error:
+            os.close(descriptor)
+            raise StartError(
+                f"cannot use the data directory {path}: {lock} cannot be written: {error.strerror}"
+            ) from error
         return cls(path, descriptor)
 
     def journal_directory(self, bookie: int) -> Path:

@@ -356,8 +356,15 @@ def _take_lock(path: str) -> int:
             f"the metadata store {path} is open in process {owner} (lock {lock_path}); stop that "
             f"process, or use another data directory"
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    line = f"{os.getpid()}\n".encode()
+    try:
+        os.pwrite(descriptor, line, 0)  # into the block that it has: the disk may be full
+        os.ftruncate(descriptor, len(line))
+    except OSError as error:
+        os.close(descriptor)
+        raise MetadataError(
+            f"the metadata store {path} cannot be locked: {error.strerror} ({lock_path})"
+        ) from error
     return descriptor
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import socket
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from magnetar.env.data_dir import DataDir, metadata_file
 from magnetar.env.listening import advertised_host, bind, port_of
-from magnetar.model.errors import StartError
+from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.model.errors import MetadataError, StartError
 
 
 def test_a_directory_is_made_and_locked(tmp_path: Path) -> None:
@@ -38,6 +41,23 @@ def test_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="cannot use the data directory"):
         DataDir.open(tmp_path / "file", "standalone")
+
+
+def test_a_full_disk_is_said_of_which_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was "[Errno 28] No space left on device", of what was not said."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StartError, match=rf"data directory {tmp_path}: .*No space left"):
+            DataDir.open(tmp_path, "standalone")
+        with pytest.raises(MetadataError, match=rf"{tmp_path}/m cannot be locked: No space left"):
+            asyncio.run(SqliteMetadataStore.open(tmp_path / "m"))
+    DataDir.open(tmp_path, "standalone").close()
 
 
 def test_port_0_takes_a_free_one() -> None:
