@@ -25,6 +25,8 @@ from magnetar.topics.compacting import CompactionStatus, TopicCompactions
 from magnetar.topics.registry import Topics
 
 PATH: Final = "/compaction"
+FINAL: Final = (NotAllowedError, TopicNotFoundError)
+"""What asking again does not mend."""
 LEAST_FIRST: Final = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
 
@@ -60,8 +62,8 @@ class CompactionService:
                 failed.append(error)
         if failed:
             begun = f"{len(parts) - len(failed)} of the {len(parts)} partitions of {name} are begun"
-            refused = all(isinstance(each, NotAllowedError) for each in failed)
-            kind = NotAllowedError if refused else ServiceNotReadyError
+            alike = len({type(each) for each in failed}) == 1 and isinstance(failed[0], FINAL)
+            kind = type(failed[0]) if alike else ServiceNotReadyError
             raise kind(f"{begun}; {failed[0]}")
 
     async def _begin(self, name: TopicName, part: TopicName) -> None:
