@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,7 +19,7 @@ from magnetar.admin.peers import PeerAnswer, PeerError
 from magnetar.app import children as children_module
 from magnetar.app.checks import other_process_check
 from magnetar.app.children import Child, Children, Probe
-from magnetar.app.several import bookies_port, choose_ports
+from magnetar.app.several import bookies_port, choose_ports, socket_place
 from magnetar.config import Config
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import ConfigError, StartError
@@ -221,6 +223,47 @@ def test_the_end_waits_for_no_pause() -> None:
         await eventually(lambda: children.children[0].started >= 3)
 
     run(scenario, "print('ready', flush=True)")
+
+
+def test_what_a_killed_process_has_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each left a directory in that of temporary files."""
+    temporary, data_dir = tmp_path / "tmp", tmp_path / "data"
+    temporary.mkdir()
+    data_dir.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    async def main() -> None:
+        killed = AsyncExitStack()
+        first = socket_place(killed, data_dir)
+        first.touch()
+        kept = killed.pop_all()  # what is on it never ends
+        async with AsyncExitStack() as stack:
+            second = socket_place(stack, data_dir)
+            assert not first.parent.exists()
+            assert [*temporary.iterdir()] == [second.parent]
+            assert second.parent.stat().st_mode & 0o077 == 0
+        assert not [*temporary.iterdir(), *data_dir.iterdir()]
+        await kept.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_path_that_no_socket_can_have_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            with pytest.raises(StartError, match="TMPDIR"):
+                socket_place(stack, tmp_path)
+
+    asyncio.run(main())
+    assert [*tmp_path.iterdir(), *long.iterdir()] == [long]
 
 
 def slow_starts(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Event]:
