@@ -217,6 +217,15 @@ def _names(what: str, value: object) -> list[object]:
     return value
 
 
+def check_clusters(body: object, cluster: str) -> None:
+    """Of a namespace. Raises ``BadBodyError``, ``NotServedError`` for any but ``cluster``."""
+    what = "namespace: replication"
+    clusters = _names(what, body)
+    if not clusters:
+        raise BadBodyError(f"body: {what} names no cluster; this one is {cluster!r}")
+    _check_clusters(what, clusters, cluster)
+
+
 def _check_clusters(what: str, clusters: list[object], cluster: str) -> None:
     if any(each != cluster for each in clusters):
         raise NotServedError(

@@ -22,6 +22,7 @@ def routes(namespaces: NamespaceService, topics: TopicService) -> APIRouter:
     _add_clusters(router, namespaces)
     _add_tenants(router, namespaces)
     _add_namespaces(router, namespaces)
+    _add_clusters_of_namespaces(router, namespaces)
     _add_lists(router, namespaces, topics)
     return router
 
@@ -103,6 +104,24 @@ def _add_namespaces(router: APIRouter, service: NamespaceService) -> None:
         policies = bodies.namespace_policies(await bodies.read_json(request), service.cluster)
         if not await service.create_namespace(f"{tenant}/{namespace}", policies):
             return reason(409, f"namespace {tenant}/{namespace} exists already")
+        return Response(status_code=204)
+
+
+def _add_clusters_of_namespaces(router: APIRouter, service: NamespaceService) -> None:
+    """What scripts that make a namespace say next: its clusters."""
+    path = "/admin/v2/namespaces/{tenant}/{namespace}/replication"
+
+    @router.get(path, tags=["cluster"])
+    async def clusters(tenant: Segment, namespace: Segment) -> list[str]:
+        """The clusters that have the namespace: this one; there is no other."""
+        await service.check_namespace(f"{tenant}/{namespace}")
+        return [service.cluster]
+
+    @router.post(path, tags=["cluster"], status_code=204, openapi_extra=WITH_BODY)
+    async def set_clusters(tenant: Segment, namespace: Segment, request: Request) -> Response:
+        """Say which; the body lists this one, and nothing changes."""
+        bodies.check_clusters(await bodies.read_json(request), service.cluster)
+        await service.check_namespace(f"{tenant}/{namespace}")
         return Response(status_code=204)
 
 

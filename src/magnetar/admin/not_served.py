@@ -83,7 +83,7 @@ NAMESPACE_PARTS: Final = (
     "maxSubscriptionsPerTopic", "maxTopicsPerNamespace", "maxUnackedMessagesPerConsumer",
     "maxUnackedMessagesPerSubscription", "migration", "offloadDeletionLagMs",
     "offloadPolicies", "offloadThreshold", "offloadThresholdInSeconds",
-    "properties", "property", "publishRate", "removeOffloadPolicies", "replication",
+    "properties", "property", "publishRate", "removeOffloadPolicies",
     "replicatorDispatchRate", "resourcegroup", "scanOffloadedLedgers",
     "schemaAutoUpdateCompatibilityStrategy", "split", "subscribeRate", "subscriptionAuthMode",
     "subscriptionDispatchRate", "subscriptionPermission",

@@ -398,6 +398,24 @@ def test_clusters_tenants_namespaces() -> None:
     serve(scenario)
 
 
+def test_a_namespace_is_on_this_cluster_which_scripts_say_and_ask() -> None:
+    """What follows the making of a namespace in most set-ups of Pulsar's."""
+
+    async def scenario(p: Platform) -> None:
+        path = "/admin/v2/namespaces/public/default/replication"
+        assert await p.status("POST", path, json=["standalone"]) == 204
+        assert (await p.client.get(path)).json() == ["standalone"]
+        status, words = await p.reason("POST", path, json=["standalone", "east"])
+        assert (status, "knows no other" in words) == (412, True)
+        for nothing in ([], None, {}, "standalone"):
+            assert await p.status("POST", path, json=nothing) == 400
+        for method in ("GET", "POST"):
+            missing = "/admin/v2/namespaces/public/none/replication"
+            assert await p.status(method, missing, json=["standalone"]) == 404
+
+    serve(scenario)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
