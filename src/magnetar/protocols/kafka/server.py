@@ -18,6 +18,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig, KafkaConfig, TlsConfig
 from magnetar.env.connections import Connections
+from magnetar.env.hung_up import hung_up
 from magnetar.env.listening import advertised_host, bind, port_of
 from magnetar.env.tasks import TaskScope
 from magnetar.env.tls import TlsFiles, TlsListener
@@ -169,7 +170,8 @@ class KafkaServer:
     async def _sweep(self) -> None:
         """Ends connections that are silent: no request for ``idle_connection_ms`` and none under
         way, or a frame that is not finished within ``broker.frame_timeout_ms``; or whose clients
-        have not shown in that time who they are, whatever else they sent."""
+        have not shown in that time who they are, whatever else they sent. Those whose clients have
+        gone while a request waits are not read, and are looked for."""
         loop = asyncio.get_running_loop()
         seen: dict[ClientConnection, tuple[int, float]] = {}
         idle_s = self._config.idle_connection_ms / 1000
@@ -177,9 +179,13 @@ class KafkaServer:
             await asyncio.sleep(min(SWEEP_S, idle_s, self._frame_timeout_s))
             now = loop.time()
             before, seen = seen, {}
+            waiting: dict[int, ClientConnection] = {}
             for number, session in enumerate(list(self.services.sessions), 1):
                 if number % SWEPT_AT_ONCE == 0:
+                    _end_gone(waiting)
                     await asyncio.sleep(0)
+                if session.waits and session.descriptor >= 0:
+                    waiting[session.descriptor] = session
                 frames, since = before.get(session, (-1, now))
                 known = session.is_known
                 if known and (frames != session.frames or session.waits):
@@ -190,6 +196,7 @@ class KafkaServer:
                 if now - since >= limit:
                     log.info("connection closed: silent", peer=session.peer)
                     session.abort()
+            _end_gone(waiting)
 
     def stop_listening(self) -> None:
         self.services.closing = True
@@ -204,3 +211,11 @@ class KafkaServer:
         self.services.peers.close()
         for session in list(self.services.sessions):
             session.close()
+
+
+def _end_gone(waiting: dict[int, ClientConnection]) -> None:
+    """Those of a turn of the loop, by their descriptors."""
+    for each in hung_up(waiting):
+        log.info("connection closed: its client has gone", peer=waiting[each].peer)
+        waiting[each].abort()
+    waiting.clear()

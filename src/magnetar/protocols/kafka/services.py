@@ -148,7 +148,7 @@ class ReplicatedPartitions(Protocol):
 
 class ClientConnection(Protocol):
     """What the server knows of a session. ``frames``: whole ones received. ``is_known``: its client
-    has shown who it is, or need not."""
+    has shown who it is, or need not. ``descriptor``: of its socket; -1: there is none."""
 
     peer: str
     frames: int
@@ -161,6 +161,9 @@ class ClientConnection(Protocol):
 
     @property
     def partial_frame_bytes(self) -> int: ...
+
+    @property
+    def descriptor(self) -> int: ...
 
     def close(self) -> None: ...
 

@@ -194,6 +194,12 @@ class KafkaSession(FramedConnection):
         """A request of it is under way."""
         return bool(self._slots)
 
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1: there is none."""
+        found = None if self.transport is None else self.transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
     # -- who the client is --------------------------------------------------------------------
 
     def _without_sasl(self, authenticator: Authenticator) -> Principal | None:

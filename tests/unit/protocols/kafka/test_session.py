@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from typing import Any
 
@@ -16,6 +17,7 @@ from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormat
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
+from magnetar.protocols.kafka.server import SWEEP_S
 from magnetar.protocols.kafka.turns import THINGS_PER_TURN
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
@@ -399,6 +401,28 @@ def test_a_fetch_ends_with_its_connection() -> None:
         peer.session.connection_lost(None)
         assert await peer.quiet()
         assert not topic.in_use
+
+    run(scenario)
+
+
+def test_a_client_that_has_gone_while_its_fetch_waits_is_missed() -> None:
+    """The connection is not read meanwhile, and so nobody hears of its end."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch())
+        here, there = socket.socketpair()
+        info = peer.transport.get_extra_info
+        peer.transport.get_extra_info = lambda name, default=None: (  # type: ignore[method-assign]
+            here if name == "socket" else info(name, default)
+        )
+        peer.tell(ApiKey.FETCH, fetching(1, wait_ms=50_000))
+        await asyncio.sleep(2 * SWEEP_S)
+        assert not peer.session.closed
+        there.close()
+        await asyncio.sleep(2 * SWEEP_S)
+        assert peer.session.closed
+        here.close()
 
     run(scenario)
 
