@@ -132,3 +132,18 @@ def test_a_log_that_is_well_again_for_the_second_batch_does_not_take_it(
         assert [await sent(peer, sequence) for sequence in range(3)] == [ErrorCode.NONE] * 3
 
     run(scenario)
+
+
+@pytest.mark.parametrize("name", ["//" + "x" * 30_000, "none"])
+def test_of_what_can_be_no_topic_nothing_is_kept(name: str) -> None:
+    """Thirty megabytes of names of one connection."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        sent = batch(1, producer_id=7, producer_epoch=0, base_sequence=0)
+        said = outcome(await peer.ask(ApiKey.PRODUCE, producing(sent, topic=name)))
+        may_come = said.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert may_come or said.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert bool(peer.session.first_refused) == may_come
+
+    run(scenario)

@@ -239,7 +239,10 @@ async def produce(session: KafkaSession, head: RequestHead, request: ProduceRequ
                 found.append(partition)
             except MagnetarError as error:
                 code = error.code if isinstance(error, _RefusedError) else error_code(error)
-                found.append(Produced(code, why=str(error), header=_idempotent(part.records)))
+                # To what can be no topic nothing comes again, and its name may be very long.
+                again = code is not ErrorCode.INVALID_TOPIC_EXCEPTION
+                header = _idempotent(part.records) if again else None
+                found.append(Produced(code, why=str(error), header=header))
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(response: Any) -> None:
