@@ -30,6 +30,7 @@ from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
     BrokerMetadataError,
+    DamagedTopicError,
     NodeExistsError,
     NoNodeError,
     NotAllowedError,
@@ -265,10 +266,10 @@ def _topic(path: str, value: bytes) -> PartitionedTopic:
         count, topic_id = said["partitions"], said.get("id")
         found = None if topic_id is None else uuid.UUID(hex=topic_id)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokerMetadataError(
+        raise DamagedTopicError(
             f"{path} holds {value[:80]!r}, which is no partition metadata; it should be like "
             '{"partitions": 4}'
         ) from error
     if not isinstance(count, int) or count < 0:
-        raise BrokerMetadataError(f"{path} says {count!r} partitions; a whole number is expected")
+        raise DamagedTopicError(f"{path} says {count!r} partitions; a whole number is expected")
     return PartitionedTopic(count, found, said.get(DELETED) is True)

@@ -323,6 +323,10 @@ class BrokerMetadataError(BrokerError):
     """What the request needs to know, or to change, of a topic cannot be known or changed now."""
 
 
+class DamagedTopicError(BrokerMetadataError):
+    """What the metadata store has of a topic cannot be read; of others it can."""
+
+
 class AuthenticationError(BrokerError):
     """Who asks has not shown who it is. ``why``: for this side's log, never for who asks."""
 

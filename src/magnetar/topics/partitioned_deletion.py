@@ -27,7 +27,7 @@ import structlog
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.partitioned_topics import ANY_VERSION
 from magnetar.cluster.topic_name import TopicName
-from magnetar.model.errors import BrokerMetadataError, NotAllowedError, TopicNotFoundError
+from magnetar.model.errors import DamagedTopicError, NotAllowedError, TopicNotFoundError
 from magnetar.topics.registry import Topics
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ async def parts_of(control: ControlPlane, topics: Topics, name: TopicName) -> Se
     that were ever used. Raises ``TopicNotFoundError`` for a topic that has none."""
     try:
         count = await control.partitioned.partitions(name)
-    except BrokerMetadataError as error:
+    except DamagedTopicError as error:
         return await _used(topics, name, error)
     if not count:
         raise TopicNotFoundError(f"{name} is not a partitioned topic")
@@ -79,12 +79,12 @@ async def delete_partitioned(
 async def _begun(control: ControlPlane, topics: Topics, name: TopicName) -> _Going:
     try:
         count, version = await control.partitioned.begin_deletion(name)
-    except BrokerMetadataError as error:  # of such a topic nothing is made
+    except DamagedTopicError as error:  # of such a topic nothing is made
         return _Going(await _used(topics, name, error), ANY_VERSION)
     return _Going([name.of_partition(index) for index in range(count)], version)
 
 
-async def _used(topics: Topics, name: TopicName, error: BrokerMetadataError) -> list[TopicName]:
+async def _used(topics: Topics, name: TopicName, error: DamagedTopicError) -> list[TopicName]:
     log.warning("a topic is deleted whose node cannot be read", error=str(error))
     used = await topics.names(name.namespace)
     return [each for each in used if each.partition >= 0 and each.partitioned == name]

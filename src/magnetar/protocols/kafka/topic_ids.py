@@ -29,7 +29,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.partitioned_topics import PartitionedTopic
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
 from magnetar.model.errors import (
-    BrokerMetadataError,
+    DamagedTopicError,
     MetadataFormatError,
     NoSuchLogError,
     TopicNotFoundError,
@@ -172,7 +172,7 @@ class TopicIds:
 
     async def _look(self, whole: TopicName) -> None:
         """One whose node cannot be read hides no other: whoever asks for it is told why."""
-        with suppress(BrokerMetadataError, MetadataFormatError):
+        with suppress(DamagedTopicError, MetadataFormatError):
             await self.of(whole)
 
     async def _namespaces(self) -> list[str]:

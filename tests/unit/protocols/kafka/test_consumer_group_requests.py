@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.metadata import Versioned
 from magnetar.model.errors import BrokerMetadataError, LogError, NoSpaceError
 from magnetar.protocols.kafka.handlers.group_configs import GROUP
 from magnetar.protocols.kafka.topic_settings import DELETE, SET
@@ -51,6 +52,7 @@ from magnetar.wire.kafka.transaction_messages import (
     TxnOffsetPartition,
     TxnOffsetTopic,
 )
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, run
 from tests.unit.protocols.kafka.test_transaction_requests import NAME
 from tests.unit.protocols.kafka.test_transaction_requests import begun as transactional
@@ -299,6 +301,34 @@ def test_topics_that_are_made_and_grow_are_found() -> None:
         await asyncio.sleep(5.1)
         await one.beat()
         assert one.partitions == list(range(6))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("was_read", [False, True])
+@pytest.mark.parametrize("by", ["names", "pattern"])
+def test_a_topic_that_cannot_be_read_keeps_no_group_from_the_others(
+    by: str, was_read: bool
+) -> None:
+    """Nobody could join a group that reads it, be it by a regular expression that matches it."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await begun(world)
+        await world.services.control.partitioned.create(parse_topic("wide2"), 2)
+        await world.broker.topics.get(parse_topic("wide2-partition-0"), create=False)
+        said = {"names": [WIDE, "wide2"]} if by == "names" else {"names": None, "pattern": "wide.*"}
+        members = [await member(world, "a", **said)] if was_read else []
+        metadata = world.services.control.partitioned._metadata
+        assert isinstance(metadata, MemoryMetadata)
+        path = "/admin/partitioned-topics/public/default/persistent/wide2"
+        metadata.nodes[path] = Versioned(b"no json", 7)
+        metadata.tell(path)
+        members += [await member(world, name, **said) for name in ("b", "c")]
+        for _ in range(6):
+            for each in members:
+                assert (await each.beat()).error_code == ErrorCode.NONE
+        found = sorted(index for each in members for index in each.partitions)
+        assert found == ([0, 0, 1, 1, 2, 3] if was_read else [0, 1, 2, 3])
 
     run(scenario)
 

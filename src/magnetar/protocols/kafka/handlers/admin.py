@@ -17,7 +17,7 @@ from typing import Final
 from magnetar.cluster.policies.policies import ReplicationPolicy
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, PARTITIONS_MAX, TopicName
 from magnetar.model.errors import (
-    BrokerMetadataError,
+    DamagedTopicError,
     InvalidPolicyError,
     MagnetarError,
     NotAllowedError,
@@ -306,7 +306,7 @@ async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
     """True as well if it cannot be read how many: what there is of it can be deleted."""
     try:
         return await services.count_of(topic) > 0
-    except BrokerMetadataError:
+    except DamagedTopicError:
         return True
 
 
