@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from magnetar.model.errors import ConfigError
 
@@ -119,22 +119,24 @@ def to_offset(offset: Offset) -> dict[str, object]:
     return form
 
 
-def from_offset(form: Mapping[str, object]) -> Offset:
+def from_offset(form: object) -> Offset:
     """The inverse of ``to_offset``; raises ``ConfigError`` for what is no offset of ours."""
-    places = form.get("places")
-    numbers = [form.get(name, {}) for name in ("offsets", "created_ms", "lost")]
-    if not isinstance(places, Mapping) or not all(isinstance(item, Mapping) for item in numbers):
+    try:
+        return _offset_of(form)
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"the checkpoint holds an offset that is not this source's: {form!r}; give the query "
             "a checkpointLocation of its own"
-        )
+        ) from error
+
+
+def _offset_of(form: Any) -> Offset:
     offsets, created_ms, lost = (
-        {str(name): int(value) for name, value in item.items()}
-        for item in numbers
-        if isinstance(item, Mapping)
+        {str(name): int(value) for name, value in form.get(part, {}).items()}
+        for part in ("offsets", "created_ms", "lost")
     )
     points = {
         str(name): Point(parse_place(str(text)), offsets.get(str(name), NO_OFFSETS))
-        for name, text in places.items()
+        for name, text in form["places"].items()
     }
     return Offset(points, created_ms, lost, bool(form.get("initial")))

@@ -101,6 +101,18 @@ def test_a_place_that_no_message_has_is_refused(text: str) -> None:
         parse_place(text)
 
 
-def test_a_foreign_offset_is_refused() -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"partition-1": 5},
+        {"in": {"0": 5}},
+        {"places": {"a": "zzz"}},
+        {"places": {"a": "1:2:3"}, "offsets": {"a": None}},
+        {"places": ["a"]},
+        {"places": {}, "lost": 5},
+        [1, 2],
+    ],
+)
+def test_a_foreign_offset_is_refused(form: object) -> None:
     with pytest.raises(ConfigError, match="not this source's"):
-        from_offset({"partition-1": 5})
+        from_offset(form)

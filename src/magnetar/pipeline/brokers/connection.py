@@ -190,10 +190,13 @@ def parse_service_url(url: str) -> tuple[str, int]:
 def parse_service_urls(url: str) -> list[tuple[str, int]]:
     """``pulsar://host:port,host:port``, or ``pulsar+ssl://...``, -> all of them."""
     scheme, _, hosts = url.partition("://")
-    found = [urlsplit(f"{scheme}://{host}") for host in hosts.split(",")]
-    if scheme not in PORTS or not all(parts.hostname for parts in found):
+    try:
+        found = [urlsplit(f"{scheme}://{host}") for host in hosts.split(",")]
+        addresses = [(parts.hostname or "", parts.port or PORTS[scheme]) for parts in found]
+    except (ValueError, KeyError):  # a port that is none; another scheme
+        addresses = []
+    if scheme not in PORTS or not addresses or not all(host for host, _ in addresses):
         raise ConfigError(
             f"service url {url!r} is not of the form pulsar://host:port or pulsar+ssl://host:port"
         )
-    addresses = [(parts.hostname or "", parts.port or PORTS[scheme]) for parts in found]
     return addresses if scheme == "pulsar" else [TlsAddress(each) for each in addresses]

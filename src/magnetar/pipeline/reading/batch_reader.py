@@ -6,6 +6,7 @@ Planned ranges become splits, splits become Spark's partitions, and a task reads
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -152,17 +153,13 @@ class BatchReader(RangeReader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         for name in ignored_in_batch(self._options):
             warn(f"option {name!r} is for streams; a batch reads all that it is asked for")
-        planner = Planner(self._options, start_s=START_S)
-        try:
-            with said_in_one_line():
-                extents = planner.extents()
-                starts = planner.starts(extents)
-                ends = planner.ends(extents, starts)
-                parts = ranges_of(starts, Offset(ends, created_of(extents)))
-                tasks = self._tasks(planner, parts, planner.pin(parts))
-                return [*tasks, *self._told(planner.losses())]
-        finally:
-            planner.close()
+        with said_in_one_line(), closing(Planner(self._options, start_s=START_S)) as planner:
+            extents = planner.extents()
+            starts = planner.starts(extents)
+            ends = planner.ends(extents, starts)
+            parts = ranges_of(starts, Offset(ends, created_of(extents)))
+            tasks = self._tasks(planner, parts, planner.pin(parts))
+            return [*tasks, *self._told(planner.losses())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)

@@ -90,10 +90,10 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             self._plan.stop_at_the_present_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        offset = from_offset(start)
-        if offset.initial:
-            return to_offset(replace(offset, initial=False))
         with said_in_one_line():
+            offset = from_offset(start)
+            if offset.initial:
+                return to_offset(replace(offset, initial=False))
             following = self._plan.after(offset, everything=isinstance(limit, ReadAllAvailable))
         return start if following is None else to_offset(following)
 
@@ -101,10 +101,10 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._plan.backlog()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = from_offset(start), from_offset(end)
-        if first.initial:
-            return self._told(lost_between(first, last))
         with said_in_one_line():
+            first, last = from_offset(start), from_offset(end)
+            if first.initial:
+                return self._told(lost_between(first, last))
             parts = ranges_of(self._plan.starts_of(first, last), last)
             told = self._told(self._plan.losses_of(first, last, {part.topic for part in parts}))
             pins = self._planner.pin(parts)
