@@ -185,6 +185,8 @@ def check_read_schema(
                 f"schema: with includeLosses=true there are rows of losses, with the column {LOST} "
                 "and null in others: name that column, and let all be nullable"
             )
+    if len(set(schema.names)) < len(schema.names):
+        raise ConfigError(f"schema: a column is there twice: {', '.join(schema.names)}")
     for field in schema.fields:
         if field.name not in known:
             raise ConfigError(

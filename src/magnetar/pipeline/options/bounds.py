@@ -74,13 +74,13 @@ class Bound:
 def parse_offsets(option: str, text: str, default: str) -> Bound:
     """The value of ``startingOffsets`` or ``endingOffsets``."""
     ends = (EARLIEST, LATEST) if default == EARLIEST else (LATEST,)
-    if text in ends:
-        return Bound(option, text)
+    if text.lower() in ends:
+        return Bound(option, text.lower())
     form = (
         f"{', '.join(ends)}, or JSON from topic partition to 'ledger:entry:batch' (the next "
         "message to read) or to a message's offset"
     )
-    if text == EARLIEST:
+    if text.lower() == EARLIEST:
         raise ConfigError(f"option {option!r} takes {form}, not {text!r}: nothing would be read")
     spots = {name: _spot(option, value) for name, value in _by_partition(option, text, form)}
     if default == LATEST and EARLIEST in spots.values():

@@ -111,7 +111,6 @@ class WriteOptions:
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
     """Options of a batch or streaming read. Raises ``ConfigError``."""
     options = OptionValues(raw, READ_OPTIONS, others=WRITE_OPTIONS)
-    columns = options.text("columns")
     naming = options.choice("columnNames", ("magnetar", "kafka"))
     return ReadOptions(
         service_url=options.needed("service.url", "pulsar://127.0.0.1:6650"),
@@ -120,7 +119,7 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         ending=_bound(options, "ending", LATEST),
         limits=_limits(options),
         partitions_min=options.number("minPartitions", None),
-        columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
+        columns=_columns(options),
         column_names=naming,
         headers=options.flag("includeHeaders", False),
         poll_timeout_ms=options.timeout_ms("pollTimeoutMs", 60_000),
@@ -137,6 +136,16 @@ def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
         conditions=parse_filter(text, naming) if (text := options.text("filter")) else (),
         values=_values(options),
     )
+
+
+def _columns(options: OptionValues) -> tuple[str, ...] | None:
+    text = options.text("columns")
+    if not text:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if len(set(names)) < len(names):
+        raise ConfigError(f"option 'columns' names a column twice: {text!r}")
+    return names
 
 
 def _values(options: OptionValues) -> ValueOptions:
@@ -229,13 +238,24 @@ def _limits(options: OptionValues) -> TriggerLimits:
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     """Options of a batch or streaming write. Raises ``ConfigError``."""
     options = OptionValues(raw, WRITE_OPTIONS, also=("checkpointLocation",), others=READ_OPTIONS)
-    topic = options.text("topic") or options.text("path")
     return WriteOptions(
         service_url=options.needed("service.url", "pulsar://127.0.0.1:6650"),
-        topic=full_topic(topic) if topic else None,
+        topic=_topic_written(options),
         send_timeout_ms=options.timeout_ms("sendTimeoutMs", 60_000),
         compression=options.choice("compression", ("none", "lz4", "zlib", "zstd", "snappy")),
         batching_messages_max=options.number("batchingMaxMessages", 1000) or 1,
         delivery=parse_delivery(options),
         values=parse_values_written(options),
     )
+
+
+def _topic_written(options: OptionValues) -> str | None:
+    """None: rows name theirs."""
+    given = [(options.text(name) or "").strip() for name in ("topic", "path")]
+    names = list(dict.fromkeys(full_topic(name) for name in given if name))
+    if len(names) > 1:
+        raise ConfigError(
+            f"rows are written to one topic, and two are given: option 'topic' is {given[0]!r}, "
+            f"and save() or start() were told {given[1]!r}"
+        )
+    return names[0] if names else None

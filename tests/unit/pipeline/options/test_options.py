@@ -153,6 +153,7 @@ BAD_READS: list[tuple[dict[str, str], str]] = [
     ({**URL, "topic": "t", "startingOffsets": "latest", "startingTimestamp": "1"}, "give one of"),
     ({**URL, "topic": "t", "startingOffsetsByTimestamp": '{"t": "x"}'}, "milliseconds since 1970"),
     ({**URL, "topic": "t", "startingOffsetsByTimestamp": "5"}, "JSON from topic partition"),
+    ({**URL, "topic": "t", "columns": "key, value,key"}, "names a column twice"),
     ({**URL, "topic": "t", "minPartitions": "9" * 30}, "it takes 9223372036854775807 at most"),
     ({**URL, "topic": "t", "startingTimestamp": "9" * 5000}, r"is 9{40}\.\.\.; it takes 92"),
     ({**URL, "topic": "t", "pollTimeoutMs": str(2**62)}, "it takes 1000000000000 at most"),
@@ -195,3 +196,20 @@ def test_write_options() -> None:
         parse_write_options({**URL, "compression": "rar"})
     with pytest.raises(ConfigError, match="did you mean 'compression'"):
         parse_write_options({**URL, "compresion": "lz4"})
+
+
+def test_the_topic_of_a_write() -> None:
+    """Its name went as it stood into that of a topic, blanks and all; and a second one was passed
+    over."""
+    assert parse_write_options({**URL, "topic": " t "}).topic == T
+    assert parse_write_options({**URL, "path": "t"}).topic == T
+    assert parse_write_options({**URL, "topic": "t", "path": T}).topic == T
+    assert parse_write_options({**URL, "topic": " ", "path": ""}).topic is None
+    with pytest.raises(ConfigError, match="two are given: option 'topic' is 't', and save"):
+        parse_write_options({**URL, "topic": "t", "path": "u"})
+
+
+@pytest.mark.parametrize("text", ["Latest", "EARLIEST"])
+def test_ends_of_a_log_are_spelt_in_any_case_as_for_kafkas_source(text: str) -> None:
+    options = parse_read_options({**URL, "topic": "t", "startingOffsets": text})
+    assert options.starting.default == text.lower()
