@@ -5,12 +5,12 @@ Pure. ``InvalidSchemaError`` for one that is no value of its type.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from magnetar.cluster.schemas.avro import AvroType
 from magnetar.model.errors import InvalidSchemaError
-from magnetar.pipeline.typed.spark_types import choices, decimal_of
+from magnetar.pipeline.typed.spark_types import DECIMAL_DIGITS_MAX, choices, decimal_of
 
 
 def default_value(kind: AvroType, default: Any) -> Any:
@@ -82,7 +82,8 @@ def _of_bytes(kind: AvroType, default: Any) -> Any:
     decimal = decimal_of(kind)
     if decimal is None:
         return data
-    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-decimal[1])
+    whole = Decimal(int.from_bytes(data, "big", signed=True))
+    return whole.scaleb(-decimal[1], Context(prec=DECIMAL_DIGITS_MAX))
 
 
 def _of_whole(kind: AvroType, default: Any) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +27,9 @@ from magnetar.model.errors import InvalidSchemaError
 from magnetar.pipeline.typed.avro_defaults import default_value
 from magnetar.pipeline.typed.blocks import Array, Block
 from magnetar.pipeline.typed.spark_types import TIMES, choices, decimal_of, unit_of
+
+DECIMAL_DIGITS: Final = 80
+"""More than columns have: Python's own are 28, and what has more is none, or is rounded."""
 
 Reader: TypeAlias = Callable[[Any], Any]
 """A value out of ``json`` -> one that Arrow takes. Raises ``_Unfit``."""
@@ -241,7 +244,8 @@ def _of_items(reader: AvroType, items: AvroType, writer: AvroType | None, place:
 def _of_leaf(kind: AvroType, writer: AvroType | None, place: str) -> Reader:
     decimal = decimal_of(kind)
     if decimal is not None:
-        return lambda value: _decimal(value, decimal[1], place)
+        exact = Context(prec=DECIMAL_DIGITS)
+        return lambda value: _decimal(value, decimal[1], place, exact)
     if kind.name in ("string", "enum", "bytes", "fixed"):
         return _text
     timed = (kind.name, kind.logical) in TIMES
@@ -268,15 +272,19 @@ def _text(value: Any) -> str | None:
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
-def _decimal(value: Any, scale: int, place: str) -> Decimal | None:
+def _decimal(value: Any, scale: int, place: str, exact: Context) -> Decimal | None:
     if value is None:
         return None
     try:
         if isinstance(value, bool):
             raise TypeError
-        return Decimal(value).quantize(Decimal(1).scaleb(-scale))
+        given = Decimal(value)
+        found = given.quantize(Decimal(1).scaleb(-scale), context=exact)
     except (ArithmeticError, TypeError, ValueError):
         raise _Unfit(f"{place}: {_shown(value)} is no decimal") from None
+    if found != given:  # it would be another number
+        raise _Unfit(f"{place}: {given} has more than {scale} digits behind its point")
+    return found
 
 
 def _shown(value: Any) -> str:

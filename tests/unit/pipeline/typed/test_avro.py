@@ -172,6 +172,10 @@ def test_a_value_is_read_as_the_readers_schema_has_it(writer: Any, reader: Any, 
     assert found == [read(writer, data[0], reader)] * 2
 
 
+LONG = Decimal(f"{2**120 - 1}e-2")
+"""More digits than Python rounds to."""
+
+
 def test_defaults_of_what_is_stored_otherwise() -> None:
     """fastavro gives these as they stand in the schema."""
     money = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
@@ -179,11 +183,12 @@ def test_defaults_of_what_is_stored_otherwise() -> None:
         field(MILLIS, "g", default=1500),
         field("bytes", "h", default="\u00ff"),
         field(money, "i", default="\u0001\u0000"),
+        field(money | {"precision": 38}, "j", default="\u0000" + "\u00ff" * 15),
     ]
     writer, reader = record(field("int")), record(field("int"), *fields)
     (row,), _ = decoded(kind_of(reader), kind_of(writer), written(writer, [{"f": 1}]))
     at = EPOCH + timedelta(milliseconds=1500)
-    assert row == {"f": 1, "g": at, "h": b"\xff", "i": Decimal("2.56")}
+    assert row == {"f": 1, "g": at, "h": b"\xff", "i": Decimal("2.56"), "j": LONG}
 
 
 REFUSED: list[tuple[Any, Any, Any, str]] = [

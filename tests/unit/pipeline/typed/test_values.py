@@ -134,6 +134,21 @@ def test_json_of_what_is_stored_otherwise() -> None:
     }
 
 
+def test_decimals_of_json_are_what_was_written_or_no_values() -> None:
+    """Those of more digits behind the point were rounded, those of more than 28 no decimals."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+    schema = json_schema(field("m", kind))
+    digits = "123456789012345678901234567890123456.78"
+    found, faults = decoded(schema, [b'{"m":%s}' % digits.encode(), b'{"m":1.50}', b'{"m":1.2300}'])
+    assert faults.first() is None
+    assert [row["m"] for row in found] == [Decimal(digits), Decimal("1.50"), Decimal("1.23")]
+    for text in ("1.239", "1e37", '"NaN"', "1e500"):
+        _, faults = decoded(schema, [b'{"m":%s}' % text.encode()])
+        assert faults.first() is not None, text
+    _, faults = decoded(schema, [b'{"m":1.239}'])
+    assert (faults.first() or ("", ""))[1].endswith("1.239 has more than 2 digits behind its point")
+
+
 def test_json_that_the_schema_has_not_is_not_written() -> None:
     schema = json_schema(field("s", "string"), field("d", ["null", "double"]))
     for row, why in (
