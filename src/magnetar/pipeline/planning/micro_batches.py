@@ -96,10 +96,7 @@ class MicroBatches:
         if last == self._planned:
             return found
         return [
-            loss
-            for loss in found
-            if loss.topic not in read
-            or first.created_ms.get(loss.topic) != last.created_ms.get(loss.topic)
+            loss for loss in found if loss.topic not in read or _made_anew(loss.topic, first, last)
         ]
 
     def backlog(self) -> dict[str, object] | None:
@@ -120,8 +117,14 @@ class MicroBatches:
 def _start_of(name: str, first: Offset, last: Offset) -> Point:
     """Where the range of a partition begins: at ``first``, or at the start of one that was added or
     made anew in between."""
-    created_ms = first.created_ms.get(name, UNKNOWN_MS)
-    same = not created_ms or created_ms == last.created_ms.get(name, created_ms)
-    if name in first.points and same:
+    if name in first.points and not _made_anew(name, first, last):
         return first.points[name]
     return Point(START, NO_OFFSETS if last.points[name].offset == NO_OFFSETS else 0)
+
+
+def _made_anew(name: str, first: Offset, last: Offset) -> bool:
+    """Whether a partition of ``first`` is another log in ``last``: what was not read of the former
+    no task of the new one knows of."""
+    created_ms = first.created_ms.get(name, UNKNOWN_MS)
+    known = name in first.points and created_ms != UNKNOWN_MS
+    return known and created_ms != last.created_ms.get(name, created_ms)

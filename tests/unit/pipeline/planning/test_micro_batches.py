@@ -144,3 +144,24 @@ def test_a_loss_is_told_by_the_plan_or_by_the_tasks_of_one_that_runs_again() -> 
     again = MicroBatches(planner, TriggerLimits())
     assert not again.losses_of(first, last, {A})
     assert [each.messages for each in again.losses_of(first, last, ())] == [2]
+
+
+def test_of_a_partition_that_was_added_the_tasks_tell() -> None:
+    """They read from its start on when the micro-batch runs again; the plan told the same."""
+    case = Case(failOnDataLoss="false")
+    first = case.after(case.start)
+    assert first is not None
+    case.cluster.make(A, 3)
+    name = f"{A}-partition-2"
+    case.cluster.publish(name, 2)
+    case.cluster.logs[name].roll()
+    case.cluster.logs[name].trim(1)
+    case.cluster.publish(name, 1)
+    last = case.after(first)
+    assert last is not None
+    assert [each.messages for each in case.plan.losses_of(first, last, {name})] == [2]
+    again = MicroBatches(case.planner, TriggerLimits())
+    assert again.starts_of(first, last)[name] == Point(START, 0)
+    assert not again.losses_of(first, last, {name})
+    before = Offset(case.start.points)  # of an older release: when logs were made it does not say
+    assert not again.losses_of(before, Offset(last.points, last.created_ms, {A: 1}), {A})
