@@ -105,7 +105,12 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for the end of somebody's input
+            _unexpected(EOFError, error.__cause__, error.__cause__.__traceback__)
+            return FAILED
+        return INTERRUPTED
+    except KeyboardInterrupt:
         return INTERRUPTED
     except ConfigError as error:
         return _failed(error, WRONGLY_USED)
