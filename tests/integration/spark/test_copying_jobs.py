@@ -432,6 +432,13 @@ def test_windows_that_a_file_declares(
     assert (late.partition_key(), late.event_timestamp()) == ("BA", 10_000)
 
 
+def test_a_session_that_is_active_goes_on_behind_a_job(spark: SparkSession) -> None:
+    """A job that was told a master, which an active session does not mind, had ended it."""
+    with JobContext(master="local[1]") as context:
+        assert context.spark.range(3).count() == 3
+    assert spark.range(3).count() == 3
+
+
 def test_a_job_as_a_command(
     platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

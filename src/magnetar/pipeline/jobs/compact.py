@@ -96,6 +96,8 @@ def compact(options: CompactOptions, context: JobContext) -> CompactReport:
             told = options.service_url, timeout_s, name, options.hold, done, passes
             TopicCompaction(*told).run(context)
         except MagnetarError as error:
+            if isinstance(error, ConfigError) and not (context.dry_run or context.has_session):
+                raise  # Spark does not start, for no partition
             done.error = str(error)
         done.seconds = round(time.monotonic() - begun_s, 3)
         context.progress(number + 1, len(names), "partitions")

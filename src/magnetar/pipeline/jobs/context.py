@@ -79,6 +79,11 @@ class JobContext:
         return self._spark
 
     @property
+    def has_session(self) -> bool:
+        """Whether a session was given, or is made by now."""
+        return self._spark is not None
+
+    @property
     def parallelism(self) -> int:
         """How many pieces run at the same time."""
         return int(self.spark.sparkContext.defaultParallelism)
@@ -188,7 +193,8 @@ def _session(master: str | None, conf: Mapping[str, str]) -> tuple[SparkSession,
     where = master or given.get("spark.master", DEFAULT_MASTER) or DEFAULT_MASTER
     _choose_python(where)
     with _starting(where):
-        return builder.getOrCreate(), True
+        # One that is active serves whatever ``master`` says, and is not ours to end.
+        return builder.getOrCreate(), active is None
 
 
 @contextmanager

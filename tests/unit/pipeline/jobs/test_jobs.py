@@ -32,6 +32,7 @@ from magnetar.pipeline.jobs.audit import (
     _untold,
 )
 from magnetar.pipeline.jobs.audit_reading import LedgerFound, PieceFound
+from magnetar.pipeline.jobs.compact import COMPACT, CompactOptions
 from magnetar.pipeline.jobs.context import JobContext, _tasks
 from magnetar.pipeline.jobs.job import Job, OptionKind, Report, argument, option, run, to_json
 from magnetar.pipeline.jobs.registry import JOBS, job
@@ -143,6 +144,45 @@ def test_what_cannot_be_used_is_said() -> None:
         line("none")
     assert run_line(["pipeline", "audit"]) == 2, "neither topics nor a namespace"
     assert run_line(["pipeline", "no-such-job"]) == 2
+
+
+def test_a_file_that_ends_too_early_is_no_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An EOFError, as decoders raise it, ended a command with 130, without a word."""
+
+    def work(options: CountOptions, context: JobContext) -> CountReport:
+        raise EOFError("read 3 bytes of 7")
+
+    failing = Job("audit", "Count.", CountOptions, work)
+    monkeypatch.setattr("magnetar.cli.pipeline.job", lambda _name: failing)
+    assert run_line(["pipeline", "audit", "a"]) == 1
+    assert "internal error: EOFError: read 3 bytes of 7" in capsys.readouterr().err
+
+
+def test_compaction_where_spark_does_not_start_is_asked_wrongly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was tried for each partition, and told as a failure of each."""
+    tried = []
+
+    class Compaction:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self, context: JobContext) -> None:
+            tried.append(context)
+            raise ConfigError("Spark could not be started on nowhere")
+
+    watch = SimpleNamespace(
+        wait_for_broker=lambda: None,
+        partitions=lambda topic: [f"{topic}-partition-{n}" for n in range(3)],
+        close=lambda: None,
+    )
+    monkeypatch.setattr("magnetar.pipeline.jobs.compact.job_watch", lambda *_: watch)
+    monkeypatch.setattr("magnetar.pipeline.jobs.compact_running.TopicCompaction", Compaction)
+    with pytest.raises(ConfigError, match="could not be started"):
+        run(COMPACT, CompactOptions(("t",)), JobContext(master="nowhere"))
+    assert len(tried) == 1
 
 
 def test_a_call_from_python_gives_the_report() -> None:
