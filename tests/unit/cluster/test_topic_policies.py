@@ -234,6 +234,22 @@ def test_what_cannot_be_read_of_one_topic_is_no_matter_of_others(
     run(scenario)
 
 
+def test_a_node_that_cannot_be_read_keeps_no_topic() -> None:
+    """A topic that had policies in it, or could have, was deleted but for its name, for ever."""
+
+    async def scenario(site: Site) -> None:
+        await site.ours.set_topic(TOPIC, "message_ttl_s", 7)
+        path = topic_policies.TopicPolicies.path_of(TOPIC)
+        await site.store.put(path, b'{"t": {"mess', -1)
+        await asyncio.sleep(0)
+        with pytest.raises(BrokerMetadataError, match=path):
+            await site.ours.effective(TOPIC)
+        await site.ours.forget_topic(TOPIC)
+        assert (await site.store.get(path)).value == b'{"t": {"mess', "of other topics, too"
+
+    run(scenario)
+
+
 def test_a_namespaces_node_that_cannot_be_read_is_named() -> None:
     async def scenario(site: Site) -> None:
         value = b'{"persistence": {"bookkeeperEnsemble": 0}}'

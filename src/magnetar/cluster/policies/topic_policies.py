@@ -22,6 +22,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from magnetar.cluster.namespaces import Namespaces
 from magnetar.cluster.policies.policies import NAMES, Policies, decode_policies, encode_value
 from magnetar.cluster.stored.shared_nodes import (
@@ -36,6 +38,8 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.env.emptied_nodes import delete_emptied
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import BrokerMetadataError, InvalidPolicyError
+
+log = structlog.get_logger(__name__)
 
 ROOT: Final = "/admin/topic-policies"
 BUCKETS: Final = 16
@@ -142,8 +146,15 @@ class TopicPolicies:
         await self._change(name, changed)
 
     async def forget_topic(self, name: TopicName) -> None:
-        """The topic was deleted: one made anew under its name has no policies."""
-        if name.partitioned.local in await self._buckets.get(self.path_of(name)):
+        """The topic was deleted: one made anew under its name has no policies. Out of a node that
+        cannot be read nothing is taken: who puts it right brings the topic's back, if it had any.
+        """
+        try:
+            has_some = name.partitioned.local in await self._buckets.get(self.path_of(name))
+        except BrokerMetadataError as error:
+            log.warning("policies of a deleted topic may stay", topic=str(name), error=str(error))
+            return
+        if has_some:
             await self._change(name, lambda found: found.pop(name.partitioned.local, None))
 
     async def forget_namespace(self, namespace: str) -> None:
