@@ -3,7 +3,7 @@ is said of how topics are kept and served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from magnetar.cli.rest import (
 )
 from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
 from magnetar.config_loading import BYTE_UNITS, whole_number
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, RestError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kept: TypeAlias = Callable[[], Mapping[str, int] | None]
@@ -164,6 +164,7 @@ def create_namespace(namespace: str, bundles: int | None, with_tenant: bool, url
     tenant = namespace.partition("/")[0]
     if with_tenant and tenant not in rest.get("/admin/v2/tenants"):
         rest.put(tenant_path(tenant, "/admin/v2/tenants"))
+        click.echo(f"created tenant {tenant}")
     rest.put(path, {} if bundles is None else {"bundles": {"numBundles": bundles}})
     click.echo(f"created {namespace}")
 
@@ -234,11 +235,14 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
     if expiration is not None:
         minutes = _time("--subscription-expiration", expiration, 60_000)
         bodies["subscriptionExpirationTime"] = minutes
-    for part, body in _named(bodies).items():
+
+    def send(part: str) -> None:
         if part == THRESHOLD:
-            rest.put(f"{path}/{part}", body)
+            rest.put(f"{path}/{part}", bodies[part])
         else:
-            rest.send_post(f"{path}/{part}", body)
+            rest.send_post(f"{path}/{part}", bodies[part])
+
+    _each(_named(bodies), send, "set")
     click.echo(f"set for the topics of {namespace}: {', '.join(bodies)}")
 
 
@@ -248,8 +252,9 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
 @url_option
 def remove_namespace(namespace: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of NAMESPACE to the brokers' configuration."""
-    path = namespace_path(namespace)
-    _remove(RestClient(url), [f"{path}/{part}" for part in policies], namespace, policies)
+    rest, path = RestClient(url), namespace_path(namespace)
+    _each(policies, lambda part: rest.delete(f"{path}/{part}"), "removed")
+    _say_removed(namespace, policies)
 
 
 @click.group("policies")
@@ -279,11 +284,14 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
     """Say something for TOPIC; what is not named stays as it is."""
     rest, path = RestClient(url), topic_path(topic)
     bodies = _named(_bodies(said, lambda: rest.get_or_none(f"{path}/retention")))
-    for part, body in bodies.items():
+
+    def send(part: str) -> None:
         if part == "messageTTL":
-            rest.send_post(_of_topic(path, part), messageTTL=body)
+            rest.send_post(_of_topic(path, part), messageTTL=bodies[part])
         else:
-            rest.send_post(_of_topic(path, part), body)
+            rest.send_post(_of_topic(path, part), bodies[part])
+
+    _each(bodies, send, "set")
     click.echo(f"set for {topic}: {', '.join(bodies)}")
     if "engine" in bodies:
         click.echo("what there is of the topic stays where it is; partitions that are added obey")
@@ -295,17 +303,29 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
 @url_option
 def remove_topic(topic: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of TOPIC to its namespace."""
-    path = topic_path(topic)
-    _remove(RestClient(url), [_of_topic(path, part) for part in policies], topic, policies)
+    rest, path = RestClient(url), topic_path(topic)
+    _each(policies, lambda part: rest.delete(_of_topic(path, part)), "removed")
+    _say_removed(topic, policies)
 
 
 def _of_topic(path: str, part: str) -> str:
     return f"{path}/{OF_TOPICS.get(part, part)}"
 
 
-def _remove(rest: RestClient, paths: Sequence[str], name: str, policies: tuple[str, ...]) -> None:
-    for path in paths:
-        rest.delete(path)
+def _each(parts: Iterable[str], send: Callable[[str], None], done: str) -> None:
+    """``send`` each. Raises ``RestError``, which says what was done before: that stays."""
+    sent: list[str] = []
+    for part in parts:
+        try:
+            send(part)
+        except RestError as error:
+            if not sent:
+                raise
+            raise RestError(f"{error}; {done} before that: {', '.join(sent)}") from error
+        sent.append(part)
+
+
+def _say_removed(name: str, policies: tuple[str, ...]) -> None:
     click.echo(f"{name} says nothing any more of: {', '.join(policies)}")
 
 

@@ -113,6 +113,8 @@ def test_a_namespace_is_made_with_its_tenant(command: Command) -> None:
     assert command("namespaces", "list", "acme")[1] == "acme/prod\n"
     assert len(json.loads(command("brokers", "bundles", "acme/prod", "--json")[1])) == 8
     assert command("namespaces", "create", "acme/test", "--with-tenant")[0] == 0
+    status, out, _ = command("namespaces", "create", "half/a\0b", "--with-tenant")
+    assert (status, out) == (1, "created tenant half\n")
     status, _, error = command("namespaces", "create", "acme/test")
     assert (status, "exists" in error) == (1, True)
 
@@ -183,6 +185,19 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     found, _, error = command(*words)
     assert (found, says in error) == (status, True), error
+
+
+def test_what_was_set_before_a_refusal_is_said(command: Command) -> None:
+    """It stayed, and the refusal looked like one of all."""
+    words = ("policies", "set", "public/default", "--message-ttl", "91s")
+    status, _, error = command(
+        "namespaces", *words, "--ensemble", "2", "--write-quorum", "3", "--ack-quorum", "2"
+    )
+    assert status == 1
+    assert error.rstrip().endswith("; set before that: messageTTL")
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert found["messageTTL"] == 91
+    assert command("namespaces", "policies", "remove", DEFAULT, "messageTTL")[0] == 0
 
 
 def test_a_topic_is_not_said_to_change_its_engine(command: Command) -> None:
