@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -137,6 +139,9 @@ def test_commands_about_bookies_and_ledgers(bookie: HttpBookie, zookeeper_url: s
     assert (found["instanceId"], found["bookies"]) == (instance_id, {"read-write": 1})
     assert instance_id in magnetar("bookie", "cookie", bookie.bookie_id, *where)
     magnetar("bookie", "cookie", bookie.bookie_id, "--delete", *where, code=2)  # it runs
+    mistyped = [sys.executable, "-m", "magnetar", "bookie", "cookie", "mistyped", *where]
+    refused = subprocess.run(mistyped, capture_output=True, text=True, timeout=200, check=False)
+    assert "knows no bookie mistyped" in refused.stderr
 
     metadata = json.loads(magnetar("ledger", "metadata", str(mine), *where))
     assert metadata["custom"] == {"application": "mine"}

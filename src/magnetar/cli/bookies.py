@@ -138,6 +138,7 @@ def cookie(bookie_id: str, delete: bool, force: bool, metadata: str) -> None:
     bookie = BookieId(bookie_id)
 
     async def work(insight: Any) -> str:
+        await insight.operating.check_known(bookie)
         text: str = await insight.bookies.cookie(bookie)
         if not delete:
             return text

@@ -19,7 +19,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig, KafkaConfig, TlsConfig
 from magnetar.env.connections import Connections
 from magnetar.env.hung_up import hung_up
-from magnetar.env.listening import advertised_host, bind, port_of
+from magnetar.env.listening import advertised_host, bind, host_port, port_of
 from magnetar.env.tasks import TaskScope
 from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
@@ -158,10 +158,15 @@ class KafkaServer:
     @property
     def listening(self) -> str:
         """For people: ``kafka HOST:PORT`` of each listener."""
-        plain, tls = self.address, self.tls_address
+        plain, tls = (self._shown(tls=by_tls) for by_tls in (False, True))
         return "  ".join(
             [*([f"kafka {plain}"] if plain else []), *([f"kafka+tls {tls}"] if tls else [])]
         )
+
+    def _shown(self, *, tls: bool) -> str:
+        """As clients are given it: an IPv6 address in brackets."""
+        _, host, port = self.services.node.by(tls)
+        return host_port(host, port) if port >= 0 else ""
 
     def _address(self, *, tls: bool) -> str:
         _, host, port = self.services.node.by(tls)
