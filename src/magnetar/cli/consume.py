@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from magnetar.cli.messages import client, service_url_option
+from magnetar.cli.times import Amount
 
 if TYPE_CHECKING:
     import pulsar
@@ -36,7 +37,7 @@ TYPES = ("exclusive", "shared", "failover", "key-shared")
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=Amount(),
     help="Stop when nothing came for this many seconds.",
 )
 @click.option(

@@ -101,12 +101,19 @@ class ForcedEnd:
 
 
 async def _until_stopped(role: Role, forced: ForcedEnd) -> None:
-    stopped = asyncio.Event()
+    stopped, started = asyncio.Event(), False
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_failure)
 
+    def ready(line: str) -> None:
+        nonlocal started
+        started = True
+        _ready(line)
+
     def stop() -> None:
         """The first signal asks; the second finds the default: the end, at once."""
+        if not started and not stopped.is_set():  # it may take a while, and nothing is seen of it
+            log.info("ends as soon as it has started; asked once more, at once")
         stopped.set()
         for number in SIGNALS:
             loop.remove_signal_handler(number)
@@ -114,7 +121,7 @@ async def _until_stopped(role: Role, forced: ForcedEnd) -> None:
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        await role(_ready, stopped)
+        await role(ready, stopped)
     finally:
         forced.begin(loop)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from magnetar.cli.messages import client, service_url_option
+from magnetar.cli.times import Amount
 from magnetar.model.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Receipts:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0),
+    type=Amount(),
     default=0.0,
     help="Messages a second; 0 is as fast as they go.",
 )

@@ -223,6 +223,8 @@ def test_ledger_list_show_read(platform: Served, out: pytest.CaptureFixture[str]
         (["topics", "list", "--url", "http://127.0.0.1:99999"], 2, "http://HOST:PORT"),
         (["topics", "list", "--url", "http://127.0.0.1:80?x=1"], 2, "http://HOST:PORT"),
         (["produce", "t", "-m", "x", "--service-url", "pulsar://"], 1, "no host's name"),
+        (["produce", "t", "--count", "1", "--rate", "nan"], 2, "'nan' is no number"),
+        (["consume", "t", "-s", "s", "--timeout", "nan"], 2, "'nan' is no number"),
         (["schemas", "upload", "t", "--file", sys.executable], 2, "text in UTF-8"),
     ],
 )

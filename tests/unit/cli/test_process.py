@@ -144,6 +144,18 @@ process.serve(Config(), role)
 """
 
 
+def test_who_ends_a_server_that_starts_hears_that_it_will() -> None:
+    """Nothing was said, for as long as it waited for ZooKeeper, say."""
+    line = '    ready("ready")\n'
+    begins = ENDS.replace(line, "").replace(".wait()\n", f".wait()\n{line}")
+    for program, said in ((ENDS, False), (begins, True)):
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 0
+        assert ("as soon as it has started" in ended.stderr) is said
+
+
 def test_a_server_goes_on_without_a_place_for_its_line() -> None:
     """With its output on a full disk, or to a reader that has ended, it ended once it was ready."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
