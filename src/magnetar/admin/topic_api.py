@@ -196,7 +196,8 @@ def _add_partitions(router: APIRouter, service: TopicService) -> None:
         topic: TopicSegment,
         create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionsView:
-        """0 for a topic that is not partitioned."""
+        """0 for a topic that is not partitioned; 404 if it is not there, but with
+        `checkAllowAutoCreation=true`, as clients ask that are to use it."""
         count = await service.partitions(topic_name(tenant, namespace, topic), create)
         return PartitionsView(partitions=count)
 

@@ -216,11 +216,8 @@ def internal_stats(topic: Topic) -> InternalStatsView:
             )
             for each in stored.ledgers
         ],
-        cursors={
-            name: _cursor(topic, each)
-            for name, each in sorted(topic.subscriptions.items())
-            if each.durable
-        },
+        # Those of readers, too, as Pulsar's: while they are there.
+        cursors={name: _cursor(topic, each) for name, each in sorted(topic.subscriptions.items())},
         holds=[
             HoldView(holder=each.holder, ledger_id=each.ledger_id, until=_time(each.until_ms))
             for each in stored.holds

@@ -128,14 +128,10 @@ class TopicService:
     # -- partitions ---------------------------------------------------------------------------
 
     async def partitions(self, topic: str, create: bool = False) -> int:
-        """0 when the topic is not partitioned (or not there). ``create``: make it first, if
-        topics are made on their first use. Raises ``TopicNotFoundError`` for an unknown
-        namespace, and, with ``create``, for a topic that is not there and not made."""
-        name = parse_topic(topic)
-        if create:
-            return await self._topics.partitions(name, True)
-        await self._control.namespaces.check(name)
-        return await self._control.partitioned.partitions(name)
+        """0 when the topic is not partitioned. ``create``: it need not be there, and is made first,
+        if topics are made on their first use as partitioned ones. Raises ``TopicNotFoundError`` for
+        an unknown namespace, and for an unknown topic that is not made."""
+        return await self._topics.partitions(parse_topic(topic), create)
 
     async def create_partitioned(self, topic: str, partitions: int, engine: str = "") -> bool:
         """False when the topic exists already, partitioned or not. ``engine``: what is to keep it;

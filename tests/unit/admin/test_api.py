@@ -143,16 +143,23 @@ NAME = "persistent://public/default"
 
 
 def test_partitioned_topics() -> None:
+    """Java's client looks whether a dead letter topic of the old name is there, and uses that."""
+
     async def scenario(p: Platform) -> None:
-        assert (await p.client.get(f"{P}/f/partitions")).json() == {"partitions": 0}
+        query = {"checkAllowAutoCreation": "true"}
+        assert await p.status("GET", f"{P}/f/partitions") == 404
+        found = await p.client.get(f"{P}/f/partitions", params=query)
+        assert found.json() == {"partitions": 0}
         assert await p.status("PUT", f"{P}/f/partitions", json=4) == 204
         assert await p.reason("PUT", f"{P}/f/partitions", json=4) == (
             409,
             f"{NAME}/f exists already",
         )
-        query = {"checkAllowAutoCreation": "true"}
         found = await p.client.get(f"{P}/f/partitions", params=query)
         assert found.json() == {"partitions": 4}
+        unused = await p.client.get(f"{P}/f-partition-3/partitions")
+        assert unused.json() == {"partitions": 0}
+        assert await p.status("GET", f"{P}/f-partition-4/partitions") == 404
         assert await p.status("POST", f"{P}/f/partitions", json=6) == 204
         assert (await p.reason("POST", f"{P}/f/partitions", json=2))[0] == 409
         assert (await p.client.get(f"{P}/partitioned")).json() == [f"{NAME}/f"]

@@ -8,8 +8,9 @@ import pytest
 
 from magnetar.admin.lent_stats import ServedThere, merged
 from magnetar.admin.stats_views import SubscriptionView
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.unit.admin.test_api import P, Platform, serve
-from tests.unit.protocols.pulsar.harness import FAILOVER
+from tests.unit.protocols.pulsar.harness import EXCLUSIVE, FAILOVER
 
 NEW = ("clientVersion", "metadata")
 
@@ -62,6 +63,28 @@ def test_stats_name_who_becomes_active_while_it_passes_to_another() -> None:
         assert (await subscription_stats(p))["activeConsumerName"] == "b"
         await second.subscribe(kind=FAILOVER, consumer_name="a")
         assert (await subscription_stats(p))["activeConsumerName"] == "a"
+
+    serve(scenario)
+
+
+def test_cursors_of_readers_are_shown_while_they_read() -> None:
+    """Of its internal stats, as Pulsar shows them: `ReaderTest` of its own suite looks there."""
+
+    async def scenario(p: Platform) -> None:
+        peer = p.world.peer()
+        await peer.subscribe("kept")
+        await peer.subscribe("reader-1", EXCLUSIVE, consumer_id=2, durable=False)
+
+        async def cursors() -> dict[str, Any]:
+            found: dict[str, Any] = (await p.client.get(f"{P}/t/internalStats")).json()["cursors"]
+            return found
+
+        assert sorted(found := await cursors()) == ["kept", "reader-1"]
+        assert found["reader-1"]["state"] == "Open"
+        close = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        close.close_consumer.consumer_id, close.close_consumer.request_id = 2, 9
+        assert (await peer.ask(close)).type == BaseCommand.SUCCESS
+        assert list(await cursors()) == ["kept"]
 
     serve(scenario)
 

@@ -20,7 +20,7 @@ from magnetar.cli.main import COMMANDS, run
 from magnetar.cli.rest import topic_path
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, TopicNotFoundError
 from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.protocols.pulsar.harness import World
 
@@ -149,7 +149,10 @@ def test_topics_create_and_delete(platform: Served, out: pytest.CaptureFixture[s
     assert run(["topics", "create-partitioned", "p", "3", "--url", platform.url]) == 1
     assert "persistent://public/default/p exists already" in out.readouterr().err
     assert run(["topics", "delete", "public/default/p", "--url", platform.url]) == 0
-    assert platform.ask(platform.world.admin.partitions("p")) == 0
+    with pytest.raises(TopicNotFoundError):
+        platform.ask(platform.world.admin.partitions("p"))
+    assert run(["topics", "delete", "p", "--url", platform.url]) == 1
+    assert "topic persistent://public/default/p does not exist" in out.readouterr().err
     assert run(["topics", "delete", "busy", "--url", platform.url]) == 1
     assert run(["topics", "delete", "busy", "--force", "--url", platform.url]) == 0
 
