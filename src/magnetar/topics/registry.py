@@ -184,8 +184,6 @@ class Topics:
             return 0
         if await self.exists(name):
             return 0
-        if not create and 0 <= name.partition < await partitioned.partitions(name.partitioned):
-            return 0  # nobody has used that partition yet
         await self._check_may_make(name, create)
         if not new:
             return 0
