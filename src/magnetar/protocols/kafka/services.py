@@ -337,10 +337,12 @@ class KafkaServices:
                 found[report.service_url] = node
         return found
 
-    async def leader_of(self, topic: TopicName, nodes: Mapping[str, Node]) -> Node:
+    async def leader_of(
+        self, topic: TopicName, nodes: Mapping[str, Node], authoritative: bool = False
+    ) -> Node:
         """The broker that serves the topic, or is to; ``NO_NODE`` if that one does not speak
-        Kafka's protocol. Raises as ``Ownership.locate``."""
-        owner = await self.control.ownership.locate(topic)
+        Kafka's protocol. ``authoritative``, and raises, as ``Ownership.locate``."""
+        owner = await self.control.ownership.locate(topic, authoritative)
         return nodes.get(owner.service_url, NO_NODE) if isinstance(owner, At) else self.node
 
     async def nodes_soon(self, questions: Questions) -> Mapping[str, Node]:

@@ -98,6 +98,8 @@ class KeptPartitions:
 class KafkaPeer:
     """The client's side of a session."""
 
+    client_id = "me"
+
     def __init__(self, world: KafkaWorld) -> None:
         self.world = world
         self.transport = FakeTransport()
@@ -121,7 +123,7 @@ class KafkaPeer:
     def frame(self, key: int, request: Any, version: int | None = None) -> bytes:
         version = BY_NAMES.get(key, APIS[key].most) if version is None else version
         self._sent.append((key, version))
-        return encode_request(key, version, len(self._sent), "me", request)
+        return encode_request(key, version, len(self._sent), self.client_id, request)
 
     def tell(self, key: int, request: Any, version: int | None = None) -> None:
         self.feed(self.frame(key, request, version))

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.cluster.ownership import Here, Owner, SoleBroker
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.metadata import Versioned
 from magnetar.model.errors import BrokerMetadataError, MetadataFormatError
 from magnetar.protocols.kafka import topic_ids
+from magnetar.protocols.kafka.lines import PeerLine
 from magnetar.protocols.kafka.topic_ids import SEARCH_S
 from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
@@ -35,6 +37,7 @@ from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceReques
 from magnetar.wire.kafka.records import read_batch
 from magnetar.wire.kafka.schema import NO_UUID
 from tests.doubles.memory_metadata import MemoryMetadata
+from tests.doubles.ownership import ELSEWHERE
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, batch, run, run_in
 from tests.unit.protocols.kafka.secured import SecuredWorld
 
@@ -390,6 +393,30 @@ def test_topics_are_deleted_by_their_ids() -> None:
         await world.services.control.partitioned.create(parse_topic(TOPIC), 1)
         assert await deleted(peer, by_its_id) == [(None, UNKNOWN)]
         assert (await by_name(peer, TOPIC)).error_code == 0
+
+    run(scenario)
+
+
+class Unowned(SoleBroker):
+    """Nobody owns anything: another broker is chosen, which would choose this one."""
+
+    async def locate(self, name: TopicName, authoritative: bool = False) -> Owner:
+        return Here() if authoritative else ELSEWHERE
+
+
+def test_what_another_broker_asks_to_be_deleted_is_not_asked_of_a_third() -> None:
+    """They would ask one another: the one that is chosen takes what nobody owns."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, control = world.peer(), world.services.control
+        await by_name(peer, TOPIC)
+        await produced(peer, TOPIC, 1)
+        object.__setattr__(control, "ownership", Unowned(control.namespaces))
+        [(name, error)] = await deleted(peer, DeleteTopic(TOPIC))
+        assert (name, error != 0) == (TOPIC, True)  # the other is not there
+        peer.client_id = PeerLine.client_id
+        assert await deleted(peer, DeleteTopic(TOPIC)) == [(TOPIC, 0)]
+        assert await world.services.topics.names("public/default") == []
 
     run(scenario)
 

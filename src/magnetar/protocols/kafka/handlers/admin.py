@@ -39,6 +39,7 @@ from magnetar.protocols.kafka.handlers.engine_choice import (
     replicas_of,
     tell,
 )
+from magnetar.protocols.kafka.lines import PeerLine
 from magnetar.protocols.kafka.names import check_new, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
@@ -268,6 +269,9 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     answer = DeleteTopicsResponse()
     await name_deleted(session.services, request)
+    # A broker asks the one that is to own what nobody owns. Would that one choose again, it might
+    # choose the first, which would ask it back, for ever.
+    chosen = head.client_id == PeerLine.client_id
     asked = [(each.name, each.topic_id) for each in request.topics]
     asked += [(name, NO_UUID) for name in request.names]
     for name, topic_id in dict.fromkeys(asked):
@@ -277,7 +281,7 @@ async def delete_topics(
             said.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             continue
         try:
-            await _delete(session.services, topic_of(name))
+            await _delete(session.services, topic_of(name), chosen)
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
@@ -292,14 +296,15 @@ async def name_deleted(services: KafkaServices, request: DeleteTopicsRequest) ->
             topic.name = found.get(topic.topic_id)
 
 
-async def _delete(services: KafkaServices, topic: TopicName) -> None:
-    """Raises ``TopicNotFoundError``, and what a partition's owner refuses with."""
+async def _delete(services: KafkaServices, topic: TopicName, chosen: bool) -> None:
+    """``chosen``: by another broker, to own it if nobody does. Raises ``TopicNotFoundError``, and
+    what a partition's owner refuses with."""
     await services.control.namespaces.check(topic)
     if await _has_partitions(services, topic):
-        one = partial(_delete_one, services)
+        one = partial(_delete_one, services, chosen=chosen)
         await delete_partitioned(services.control, services.topics, topic, one)
     else:
-        await _delete_one(services, topic)
+        await _delete_one(services, topic, chosen)
 
 
 async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
@@ -310,9 +315,9 @@ async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
         return True
 
 
-async def _delete_one(services: KafkaServices, topic: TopicName) -> None:
+async def _delete_one(services: KafkaServices, topic: TopicName, chosen: bool) -> None:
     """A topic without partitions, or one partition, which has the name of a topic to its owner."""
-    leader = await services.leader_of(topic, await services.nodes())
+    leader = await services.leader_of(topic, await services.nodes(), chosen)
     if leader == services.node:
         await services.topics.delete(topic, force=True)
         return
