@@ -69,5 +69,5 @@ def returns_skipped(client_version: str) -> bool:
 
 
 def is_pipelines(client_version: str) -> bool:
-    """Whether it is a client of the pipeline (``pipeline.brokers``), which takes frames of 64 MiB."""
+    """Whether it is a client of the pipeline (``pipeline.brokers``): it takes frames of 64 MiB."""
     return client_version.startswith(_PIPELINE)
