@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.metadata import Versioned
 from magnetar.log.seam import AppendDone
 from magnetar.model.errors import (
     EntryDamagedError,
@@ -39,6 +40,7 @@ from magnetar.wire.kafka.transaction_messages import (
     TxnOffsetPartition,
     TxnOffsetTopic,
 )
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, batch, run
 from tests.unit.protocols.kafka.test_group_requests import joined, left, synced
 from tests.unit.protocols.kafka.test_session import T, fetching, outcome, producing, values
@@ -269,6 +271,31 @@ def test_markers_are_sent_until_they_are_stored() -> None:
         await until(lambda: world.log().positions.end_offset == 2)
         found = await committed_part(world.peer(), 0)
         assert (found.last_stable_offset, found.aborted) == (2, [])
+
+    run(scenario)
+
+
+def test_a_topic_that_cannot_be_read_keeps_no_marker_from_another() -> None:
+    """Who reads what is committed stood still in all topics of the transaction."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await world.services.control.partitioned.create(parse_topic("damaged"), 1)
+        producer, reader = await begun(world), world.peer()
+        assert await producer.add("damaged") is ErrorCode.NONE
+        await producer.open_with(1)
+        metadata = world.services.control.partitioned._metadata
+        assert isinstance(metadata, MemoryMetadata)
+        path = "/admin/partitioned-topics/public/default/persistent/damaged"
+        sound = metadata.nodes[path]
+        metadata.nodes[path] = Versioned(b"no json", 7)
+        metadata.tell(path)
+        assert await producer.end(commits=True) is ErrorCode.NONE
+        partition = await world.services.partition(T, 0)
+        await until(lambda: partition.stable_offset() == 2)
+        assert values(await committed_part(reader, 0))[0] == b"1", "and the marker"
+        metadata.nodes[path] = sound
+        metadata.tell(path)
+        assert await producer.begin() is ErrorCode.NONE, "it has ended"
 
     run(scenario)
 
