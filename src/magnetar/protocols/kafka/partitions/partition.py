@@ -329,9 +329,9 @@ class Partition:
                 return await self._append_marker(marker, commits)
             # Nothing is open, perhaps because the marker of an earlier request is on its way: that
             # one must be stored before this one is answered.
-            marker = self._markers.get(producer_id)
-            if marker is not None:
-                await asyncio.wait([marker])
+            under_way = self._markers.get(producer_id)
+            if under_way is not None:
+                await asyncio.wait([under_way])
             self.check_usable()  # else another owner may have taken records of it since
             if self.transactions.known:
                 return Produced(ErrorCode.NONE)
