@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PENDING_MAX = 5_000
 PACE_S = 0.01
 LINGER_MS = 5
+ADVICE = {"MessageTooBig": "; brokers take no larger one than broker.message_bytes_max says"}
+"""By the client library's name of what it refuses itself."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ class Receipts:
             click.echo(str(message_id))
         except OSError as error:
             self.unprinted = error
+
+    def refusal(self, said: str) -> str:
+        """Why messages were refused; ``said``: what the broker gave as its reason."""
+        why = f"{self.first_failure}{': ' if said else ''}{said}"
+        advice = ADVICE.get(self.first_failure, "")
+        return f"{self.failed:,} messages were refused: {why}{advice}"
 
     def wait_for(self, count: int) -> None:
         with self._changed:
@@ -143,8 +151,7 @@ def produce(
         finally:
             _report(topic, receipts, time.monotonic() - start)
         if receipts.failed:
-            why = f"{receipts.first_failure}{': ' if said() else ''}{said()}"
-            raise BrokerError(f"{receipts.failed:,} messages were refused: {why}")
+            raise BrokerError(receipts.refusal(said()))
 
 
 def _source(

@@ -17,6 +17,9 @@ from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import EARLIEST, LATEST
 
+AGE_MS_MAX = (2**31 - 1) * 1000
+"""More than 68 years; REST takes the seconds as Pulsar's, a Java int."""
+
 
 @click.group()
 def topics() -> None:
@@ -182,7 +185,7 @@ def create_partitioned(topic: str, partitions: int, engine: str | None, url: str
 def expire(topic: str, subscription: str | None, older_than: str, url: str) -> None:
     """Take messages of TOPIC that are older than TIME for acknowledged by its subscriptions."""
     age_ms = milliseconds(older_than)
-    if age_ms is None or age_ms < 0:
+    if age_ms is None or not 0 <= age_ms <= AGE_MS_MAX:
         raise ConfigError(f"--older-than {older_than!r} cannot be used; accepted: {ACCEPTED_UNITS}")
     # Twice, as Pulsar's clients do: a segment, of a form field.
     name = quote(quote(subscription, safe=""), safe="") if subscription is not None else ""

@@ -118,3 +118,16 @@ def test_ids_that_nobody_reads_any_more_end_it(monkeypatch: pytest.MonkeyPatch) 
     assert sent == producer.sent == receipts.confirmed == 1
     assert isinstance(receipts.unprinted, BrokenPipeError)
     receipts.wait_for(sent)
+
+
+@pytest.mark.parametrize(
+    ("result", "said", "told"),
+    [
+        (pulsar.Result.MessageTooBig, "", "MessageTooBig; brokers take no larger one than broker."),
+        (pulsar.Result.TopicTerminated, "it ends", "TopicTerminated: it ends"),
+    ],
+)
+def test_refused_messages_are_told_with_what_to_do(result: object, said: str, told: str) -> None:
+    receipts = Receipts(show_ids=False)
+    receipts.receive(result, None)
+    assert receipts.refusal(said).startswith(f"1 messages were refused: {told}")

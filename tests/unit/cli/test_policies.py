@@ -211,6 +211,8 @@ def test_messages_expire(command: Command) -> None:
     stats = json.loads(command("topics", "stats", "a", "--json")[1])
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
     assert command("topics", "expire", "a", "--older-than", "0s")[0] == 0
+    status, _, error = command("topics", "expire", "a", "--older-than", "99999999d")
+    assert (status, "--older-than" in error) == (2, True)
 
 
 def test_a_subscription_is_moved(command: Command) -> None:
