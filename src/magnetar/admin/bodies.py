@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from magnetar.model.json_bounded import TooDeepError, load_bounded
 from magnetar.model.schema import SchemaStrategy
 
 LEVELS_MAX: Final = 64
+DIGITS: Final = re.compile(r"[0-9]{1,9}")
 """Of a body: what policies, permissions and schemas have is under ten."""
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
@@ -81,12 +83,15 @@ def _finite(number: str) -> float:
 
 
 def partition_count(body: object) -> int:
-    """``4``, or ``{"partitions": 4}`` as some clients send it. The bounds are the service's.
+    """``4``, ``"4"`` or ``{"partitions": 4}``: some clients send one, some the other, and Pulsar's
+    brokers read a number out of a text. The bounds are the service's.
     Raises ``BadBodyError``, and ``NotServedError`` for properties."""
     if isinstance(body, dict):
         rest = {key: value for key, value in body.items() if key != "partitions"}
         refuse_what_is_not_served("partitioned topic", rest)
         body = body.get("partitions")
+    if isinstance(body, str) and DIGITS.fullmatch(body):
+        body = int(body)
     if not isinstance(body, int) or isinstance(body, bool) or body < 1:
         raise BadBodyError(
             f"body: {json.dumps(body)[:100]} is not a number of partitions; send a whole number of "

@@ -174,6 +174,7 @@ def test_partitioned_topics() -> None:
     "body",
     [
         b"3",
+        b'"3"',
         b'{"partitions": 3}',
         b'{"partitions": 3, "properties": {}, "deleted": false}',
         b'{"partitions": 3, "properties": null}',
