@@ -689,6 +689,25 @@ def test_a_seek_to_the_end_goes_behind_all_that_was_stored() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("time_ms", [0, 2**64 - 60, 2**63])
+def test_a_seek_to_a_time_before_1970_goes_to_the_first_message(time_ms: int) -> None:
+    """Java's clients write -60 as 2^64 - 60, and Pulsar's brokers read it so."""
+
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 3)
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 7
+        seek.seek.message_publish_time = time_ms
+        peer.tell(seek)
+        await peer.heard()
+        await peer.subscribe()
+        peer.flow(10)
+        assert await peer.entries() == [0, 1, 2]
+
+    run(scenario)
+
+
 def test_a_seek_that_fails_still_sends_consumers_back() -> None:
     async def scenario(world: World) -> None:
         [peer] = await consumers(world, 1)

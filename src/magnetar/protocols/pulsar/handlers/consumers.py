@@ -378,7 +378,9 @@ async def seek_consumer(session: Session, command: BaseCommand) -> None:
     if request.HasField("message_id"):
         place: Place = position_of(request.message_id)
     elif request.HasField("message_publish_time"):
-        place = PublishTime(request.message_publish_time)
+        time_ms = request.message_publish_time
+        # Java's clients write a time before 1970 as its signed number: that is no time to come.
+        place = PublishTime(time_ms if time_ms < 1 << 63 else 0)
     else:
         raise NotAllowedError("a seek needs a message id or a publish time")
     services = session.services
