@@ -100,9 +100,12 @@ class MessageService:
             looked_at += len(entries)
             last = entries[-1]
             at = positions.next_position(Position(last.ledger_id, last.entry_id))
+        what = f"subscription {subscription} of {topic.name}"
+        if there is None:
+            what = f"topic {topic.name} has no subscription {subscription}; one from its start on"
         raise NoEntryError(
-            f"subscription {subscription} of {topic.name} has {number - left} entries that "
-            f"are not acknowledged, in the {looked_at} from {start} on; there is no number {number}"
+            f"{what} has {number - left} entries that are not acknowledged, in the {looked_at} "
+            f"from {start} on; there is no number {number}"
         )
 
     def _is_marker(self, entry: Entry) -> bool:

@@ -118,6 +118,8 @@ public final class AdminPeer {
         "properties.updateProperty",
         "namespaces.createNamespace", "namespaces.deleteNamespace", "namespaces.getPolicies",
         "tenants.deleteTenant", "properties.deleteProperty", "topics.skipMessages",
+        "namespaces.getNamespaceReplicationClusters", "namespaces.setNamespaceReplicationClusters",
+        "topics.createShadowTopic", // asks for its source first, which is not there: 404
         "namespaces.getNamespaces", "namespaces.getTopics",
         "namespaces.getIsAllowAutoUpdateSchema", "namespaces.getSchemaCompatibilityStrategy",
         "namespaces.getSchemaValidationEnforced", "namespaces.setIsAllowAutoUpdateSchema",
@@ -277,6 +279,9 @@ public final class AdminPeer {
         Policies shown = admin.namespaces().getPolicies("peer/kept");
         same(shown.retention_policies, new RetentionPolicies(5, 5), "what is shown");
         same(shown.replication_clusters, Set.of("standalone"), "its clusters");
+        admin.namespaces().setNamespaceReplicationClusters(NAMESPACE, Set.of("standalone"));
+        same(admin.namespaces().getNamespaceReplicationClusters(NAMESPACE),
+            List.of("standalone"), "its clusters");
         same(shown.bundles.getNumBundles(), 4, "its bundles");
         same(shown.message_ttl_in_seconds, null, "what nobody has said");
         check(!shown.deleted && shown.auth_policies.getNamespaceAuthentication().isEmpty(), "else");

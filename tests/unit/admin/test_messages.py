@@ -147,7 +147,8 @@ def test_a_subscription_that_is_not_there_is_shown_the_first_and_not_made() -> N
         await filled(p, entry(b"a"), entry(b"b"))
         looked = f"{P}/t/subscription/none/position"
         assert [(await p.client.get(f"{looked}/{n}")).content for n in (1, 2)] == [b"a", b"b"]
-        assert await p.status("GET", f"{looked}/3") == 404
+        status, reason = await p.reason("GET", f"{looked}/3")
+        assert (status, "has no subscription none" in reason) == (404, True)
         assert "none" not in (await p.client.get(f"{P}/t/subscriptions")).json()
 
     serve(scenario)

@@ -67,6 +67,7 @@ var served = []string{
 	"Schemas.TestCompatibilityWithPostSchemaPayload", "Schemas.TestCompatibilityWithSchemaInfo",
 	"Subscriptions.ClearBacklog", "Subscriptions.ResetCursorToMessageID",
 	"Subscriptions.ResetCursorToTimestamp", "Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
+	"Namespaces.GetNamespaceReplicationClusters", "Namespaces.SetNamespaceReplicationClusters",
 	"Namespaces.DeleteNamespace", "Namespaces.GetPolicies", "Subscriptions.SkipMessages",
 	"Tenants.Delete", "Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
 	"Namespaces.GetNamespacePermissions", "Namespaces.GrantNamespacePermission",
