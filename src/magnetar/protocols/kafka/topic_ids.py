@@ -25,6 +25,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+import structlog
+
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.partitioned_topics import PartitionedTopic
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
@@ -37,6 +39,8 @@ from magnetar.model.errors import (
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
+
+log = structlog.get_logger(__name__)
 
 OF_NAMES: Final = uuid.UUID("6d61676e-6574-4172-8001-746f70696373")
 IDS_KEPT_MAX: Final = 100_000
@@ -128,11 +132,14 @@ class TopicIds:
             return None
         topic = topic_of(named.name)
         try:
-            there = await self._topics.partitions(topic, create=False) >= 0
+            await self._topics.partitions(topic, create=False)  # it is there
+            if await self.of(topic) == topic_id:
+                return named.name
         except TopicNotFoundError:
-            there = False
-        if there and await self.of(topic) == topic_id:
-            return named.name
+            pass
+        except (DamagedTopicError, MetadataFormatError) as error:
+            # Its id cannot be read any more. It hides no other that is asked for beside it.
+            log.warning("a topic is not found by its id", error=str(error))
         self._names.pop(topic_id, None)
         return None
 

@@ -119,6 +119,26 @@ def test_what_cannot_be_read_of_a_topic_hides_no_id_of_another(
     run(scenario)
 
 
+def test_a_known_topic_that_is_damaged_since_hides_no_other() -> None:
+    """Asked for together, none of them was found; a deletion ended its connection."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, partitioned = world.peer(), world.services.control.partitioned
+        await partitioned.create(parse_topic("a"), 1)
+        known = [(await by_name(peer, name)).topic_id for name in ("a", TOPIC)]
+        metadata = partitioned._metadata
+        assert isinstance(metadata, MemoryMetadata)
+        path = "/admin/partitioned-topics/public/default/persistent/a"
+        metadata.nodes[path] = Versioned(b"no json", 7)
+        metadata.tell(path)
+        found = await told(peer, *(MetadataTopic(each) for each in known))
+        assert [each.name for each in found if not each.error_code] == [TOPIC]
+        answers = await deleted(peer, *(DeleteTopic(None, each) for each in known))
+        assert sorted(error for _, error in answers) == [0, ErrorCode.UNKNOWN_TOPIC_ID]
+
+    run(scenario)
+
+
 def test_a_topic_that_is_made_anew_has_another_id() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()
