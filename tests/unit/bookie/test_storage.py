@@ -359,6 +359,37 @@ def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_a_deletion_is_not_done_by_a_flush_that_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for again it was answered as done, though neither journal nor index had it: after a
+    power loss the ledger was there again."""
+
+    async def fails(*_: object) -> None:
+        raise BookieIOError("a disk of tests")
+
+    def fails_at_once(*_: object, **__: object) -> None:
+        raise BookieIOError("a disk of tests")
+
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            storage, journal = bookie._storages[0], bookie._journals[0]
+            await add(bookie, 1, [0])
+            with monkeypatch.context() as broken:
+                broken.setattr(journal, "write", fails)
+                broken.setattr(storage, "write", fails_at_once)
+                for _ in range(2):
+                    with pytest.raises(BookieIOError):
+                        await bookie.delete_ledgers([1])
+                    with pytest.raises(BookieIOError):
+                        await storage.flush(positions_of(bookie))
+            await bookie.delete_ledgers([1])
+            await storage.flush(positions_of(bookie))
+            assert await bookie.ledgers() == []
+
+    asyncio.run(scenario())
+
+
 def test_a_deletion_that_was_flushed_before_its_journal_answered_is_not_remembered(
     tmp_path: Path,
 ) -> None:

@@ -137,7 +137,8 @@ class Fences:
         ledger = self._table.get_loaded(ledger_id)
         if ledger is None and ledger_id in (self._table.storage_of(ledger_id).strays or ()):
             ledger = self._table.create(ledger_id, b"")
-        if ledger is None or (ledger.deleted and ledger_id not in ledger.storage.deleted):
+        # A flush that is under way, or has failed, knows of it, and makes nothing durable yet.
+        if ledger is None or (ledger.deleted and not ledger.storage.deletes(ledger_id)):
             return None
         ledger.deleted = True
         ledger.storage.cache.drop_ledger(ledger_id)
