@@ -32,7 +32,6 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 TOPICS_PER_TURN: Final = 1000
-GIVEN_BACK_S: Final = 5.0
 SEATS_S: Final = 1.0
 FREE_S: Final = 10.0
 """Less than brokers and clients wait for an answer."""
@@ -216,11 +215,7 @@ class OwnerBindings:
         bound = self._bound(topic, subscription)
         if bound is None or bound.binding.broker_id != broker_id:
             return
-        try:
-            async with asyncio.timeout(GIVEN_BACK_S):
-                await bound.wait_given_back()
-        except TimeoutError:
-            pass  # it is taken
+        await bound.give_back()
         found = self._find(topic)
         if found is not None and subscription in found.subscriptions:
             await self._end(found, found.subscriptions[subscription], bound, "it is wanted back")

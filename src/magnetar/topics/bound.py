@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.log.seam import Binding
 from magnetar.model.ids import Position
+
+GIVEN_BACK_S: Final = 5.0
 
 
 class SeatsTaken(NamedTuple):
@@ -83,9 +86,16 @@ class BoundSubscription:
         self.over.set()
         self._news.set()
 
-    async def wait_given_back(self) -> None:
-        """Have it given back, and wait until it is over. A broker whose connection broke just now
-        serves on, and will be back: it is asked by each connection that it speaks by."""
+    async def give_back(self) -> None:
+        """Have it given back: until it is over, or has not been for ``GIVEN_BACK_S``; then whoever
+        wants it takes it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVEN_BACK_S):
+                await self._wait_given_back()
+
+    async def _wait_given_back(self) -> None:
+        """A broker whose connection broke just now serves on, and will be back: it is asked by each
+        connection that it speaks by."""
         asked: BoundBroker | None = None
         while not self.over.is_set():
             self._news.clear()

@@ -11,9 +11,15 @@ Why: docs/adr/0063-seeks-send-consumers-away.md.
 
 from __future__ import annotations
 
+from typing import Final
+
+from magnetar.model.errors import ServiceNotReadyError
+from magnetar.topics.bound import BoundSubscription
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
+
+TIMES_BOUND_MAX: Final = 5
 
 
 async def seek(
@@ -31,24 +37,43 @@ async def seek(
 async def _seek(
     topic: SubscribableTopic, subscription: Subscription, place: Place, back_to: str
 ) -> None:
-    async with subscription.lock:
-        await subscription.end_binding()  # or what is sought here would be another's to keep
-        subscription.dispatcher.hold()
-        subscription.detach_untold()
-        sought = False
-        try:
-            await topic.see_end()
-            if isinstance(place, PublishTime):
-                target = await topic.position_at(place)
-            else:
-                target = seek_target(subscription.dispatcher.feed.positions, place)
-            await subscription.cursor.reset(target)
-            sought = True
-        finally:
-            for consumer in subscription.take_untold():
-                consumer.client.tell_closed(back_to)
-            subscription.release()
-            if sought:
-                topic.linger(subscription)
-            else:
-                topic.drop_reader(subscription)
+    """Another broker may have got the subscription just now. That one gives it back first: it would
+    send messages from where it stood until it heard of the end."""
+    asked: BoundSubscription | None = None
+    for _ in range(TIMES_BOUND_MAX):
+        async with subscription.lock:
+            bound = subscription.bound
+            if bound is None or bound is asked:
+                await _seek_here(topic, subscription, place, back_to)
+                return
+        asked = bound
+        await bound.give_back()
+    raise ServiceNotReadyError(
+        f"subscription {subscription.name} of {topic.name} goes to other brokers again and again; "
+        "try again"
+    )
+
+
+async def _seek_here(
+    topic: SubscribableTopic, subscription: Subscription, place: Place, back_to: str
+) -> None:
+    await subscription.end_binding()  # or what is sought here would be another's to keep
+    subscription.dispatcher.hold()
+    subscription.detach_untold()
+    sought = False
+    try:
+        await topic.see_end()
+        if isinstance(place, PublishTime):
+            target = await topic.position_at(place)
+        else:
+            target = seek_target(subscription.dispatcher.feed.positions, place)
+        await subscription.cursor.reset(target)
+        sought = True
+    finally:
+        for consumer in subscription.take_untold():
+            consumer.client.tell_closed(back_to)
+        subscription.release()
+        if sought:
+            topic.linger(subscription)
+        else:
+            topic.drop_reader(subscription)

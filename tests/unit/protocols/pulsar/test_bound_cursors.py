@@ -31,6 +31,7 @@ from magnetar.protocols.pulsar.handlers import bound_cursors
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
 from magnetar.topics.followed_topic import FollowedTopic
 from magnetar.topics.remote_acks import LentCursor, NewsKind, OwnerNews
+from magnetar.topics.seek import seek
 from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
@@ -383,6 +384,35 @@ def test_a_seek_is_the_owners_too() -> None:
         await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
         peer.flow(100)
         assert await entries(peer, 3) == [2, 3, 4]
+
+    with_two(scenario)
+
+
+def test_a_seek_at_the_owner_has_it_given_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a consumer that was here until the other broker got it, a moment ago. That one sent
+    messages until it heard that what it serves is another's."""
+    end_binding, left = Subscription.end_binding, list[int]()
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        serving = two.serving()
+
+        async def ended(subscription: Subscription) -> None:
+            left.append(len(serving.consumers))
+            await end_binding(subscription)
+
+        monkeypatch.setattr(Subscription, "end_binding", ended)
+        topic = two.owner.topic()
+        subscription = topic.subscription("s")
+        async with subscription.lock:
+            seeking = asyncio.ensure_future(seek(topic, subscription, Position(1, 1)))
+            await asyncio.sleep(0)  # it waits for the lock, as for a binding under way
+        await seeking
+        assert left[0] == 0
+        assert (two.bound(), two.mark()) == (None, Position(1, 0))
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
 
     with_two(scenario)
 
@@ -1015,7 +1045,7 @@ def test_what_is_told_before_the_subscription_is_there_counts(news: NewsKind) ->
         if news is NewsKind.MOVED:
             subscription.expire(Position(1, 2))
         else:
-            ending = asyncio.ensure_future(bound.wait_given_back())
+            ending = asyncio.ensure_future(bound.give_back())
         await asyncio.sleep(0.05)
         answered.set()
         if news is NewsKind.MOVED:
