@@ -12,14 +12,13 @@ who holds it. Layout::
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
+from magnetar.env.lock_file import LockHeldError, open_locked, write_owner
 from magnetar.model.errors import StartError
 
 LOCK_NAME = "LOCK"
-OWNER_BYTES_MAX = 200
 
 
 def metadata_file(path: Path) -> Path:
@@ -44,24 +43,17 @@ class DataDir:
         lock = path / LOCK_NAME
         try:
             path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_locked(lock)
         except OSError as error:
             raise StartError(f"cannot use the data directory {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(descriptor, OWNER_BYTES_MAX).decode("utf-8", "replace").strip()
-            os.close(descriptor)
+        except LockHeldError as error:
             raise StartError(
-                f"the data directory {path} is in use by {owner or 'another process'}; "
+                f"the data directory {path} is in use by {error.owner or 'another process'}; "
                 "stop it first, or choose another with --data-dir"
             ) from error
-        owner_line = f"magnetar {role}, process {os.getpid()}\n".encode()
         try:
-            os.pwrite(descriptor, owner_line, 0)  # into the block that it has: the disk may be full
-            os.ftruncate(descriptor, len(owner_line))
+            write_owner(descriptor, f"magnetar {role}, process {os.getpid()}")
         except OSError as error:
-            os.close(descriptor)
             raise StartError(
                 f"cannot use the data directory {path}: {lock} cannot be written: {error.strerror}"
             ) from error

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import queue
 import sqlite3
@@ -29,6 +28,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
+from magnetar.env.lock_file import LockHeldError, open_locked, write_owner
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
 from magnetar.env.metadata_paths import check_new_path, check_path, check_value
 from magnetar.env.sqlite_tree import SqliteTree
@@ -342,28 +342,16 @@ def _take_lock(path: str) -> int:
     """The descriptor that holds ``PATH.lock``; the kernel releases it when the process ends."""
     lock_path = f"{path}.lock"
     try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_locked(lock_path)
+        write_owner(descriptor, str(os.getpid()))
     except OSError as error:
         raise MetadataError(
             f"the metadata store {path} cannot be locked: {error.strerror} ({lock_path})"
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
+    except LockHeldError as error:
         raise MetadataError(
-            f"the metadata store {path} is open in process {owner} (lock {lock_path}); stop that "
-            f"process, or use another data directory"
-        ) from error
-    line = f"{os.getpid()}\n".encode()
-    try:
-        os.pwrite(descriptor, line, 0)  # into the block that it has: the disk may be full
-        os.ftruncate(descriptor, len(line))
-    except OSError as error:
-        os.close(descriptor)
-        raise MetadataError(
-            f"the metadata store {path} cannot be locked: {error.strerror} ({lock_path})"
+            f"the metadata store {path} is open in process {error.owner or 'unknown'} (lock "
+            f"{lock_path}); stop that process, or use another data directory"
         ) from error
     return descriptor
 
