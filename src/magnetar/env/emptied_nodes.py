@@ -7,6 +7,8 @@ keeps a node for each name that there ever was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import NoNodeError, NotEmptyError
 
@@ -22,3 +24,25 @@ async def delete_emptied(metadata: MetadataStore, path: str, root: str) -> None:
         except NoNodeError:  # it may have been taken away without those above it
             pass
         path = path.rpartition("/")[0]
+
+
+async def delete_below(
+    metadata: MetadataStore,
+    path: str,
+    root: str,
+    gone: Callable[[str], None] = lambda path: None,
+) -> None:
+    """Delete what is in the node, and then as ``delete_emptied``; fine if there is none. ``gone``
+    is called with each that was in it. Raises ``MetadataError``."""
+    try:
+        names = await metadata.children(path)
+    except NoNodeError:
+        names = []
+    for each in (f"{path}/{name}" for name in names):
+        try:
+            await metadata.delete(each)
+        except (NoNodeError, NotEmptyError):  # another was faster, or it has news
+            pass
+        finally:
+            gone(each)
+    await delete_emptied(metadata, path, root)

@@ -30,12 +30,11 @@ from magnetar.cluster.stored.shared_nodes import (
     Objects,
     change_node,
     decode_objects,
-    delete_children,
     encode_objects,
 )
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName
-from magnetar.env.emptied_nodes import delete_emptied
+from magnetar.env.emptied_nodes import delete_below
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import BrokerMetadataError, InvalidPolicyError
 
@@ -159,8 +158,7 @@ class TopicPolicies:
 
     async def forget_namespace(self, namespace: str) -> None:
         """It was deleted, with all its topics."""
-        await delete_children(self._metadata, f"{ROOT}/{namespace}", self._buckets.forget)
-        await delete_emptied(self._metadata, f"{ROOT}/{namespace}", ROOT)
+        await delete_below(self._metadata, f"{ROOT}/{namespace}", ROOT, self._buckets.forget)
 
     async def _change(self, name: TopicName, change: Callable[[Objects], object]) -> None:
         def changed(value: bytes | None) -> bytes:

@@ -20,14 +20,13 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.cluster.topic_name import TopicName
-from magnetar.env.emptied_nodes import delete_emptied
+from magnetar.env.emptied_nodes import delete_below
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BadVersionError,
     BrokerMetadataError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
 )
 
 EPOCHS: Final = "/admin/topic-epochs"
@@ -74,20 +73,7 @@ class Counters:
 
     async def forget_namespace(self, namespace: str) -> None:
         """It was deleted, with all its topics."""
-        for path in (f"{EPOCHS}/{namespace}/persistent", f"{EPOCHS}/{namespace}"):
-            try:
-                for name in await self._metadata.children(path):
-                    await self._delete(f"{path}/{name}")
-            except NoNodeError:
-                continue
-            await self._delete(path)
-        await delete_emptied(self._metadata, f"{EPOCHS}/{namespace}", EPOCHS)
-
-    async def _delete(self, path: str) -> None:
-        try:
-            await self._metadata.delete(path)
-        except (NoNodeError, NotEmptyError):  # another was faster, or it has news
-            return
+        await delete_below(self._metadata, f"{EPOCHS}/{namespace}/persistent", EPOCHS)
 
     async def _increment(self, path: str, first: int = 1) -> int:
         for _ in range(RACES_MAX):

@@ -20,7 +20,6 @@ from magnetar.model.errors import (
     NodeExistsError,
     NoNodeError,
     NotAllowedError,
-    NotEmptyError,
 )
 
 NODE_BYTES_MAX: Final = 900_000
@@ -67,24 +66,6 @@ async def _change_once(
     except (NodeExistsError, BadVersionError, NoNodeError):
         return False
     return True
-
-
-async def delete_children(
-    metadata: MetadataStore, path: str, gone: Callable[[str], None] = lambda path: None
-) -> None:
-    """Of a node, and the node itself; fine if there is none. ``gone`` is called with each. Raises
-    ``MetadataError``."""
-    try:
-        names = await metadata.children(path)
-    except NoNodeError:
-        return
-    for each in (*(f"{path}/{name}" for name in names), path):
-        try:
-            await metadata.delete(each)
-        except (NoNodeError, NotEmptyError):  # another was faster, or it has news
-            pass
-        finally:
-            gone(each)
 
 
 def decode_objects(path: str, value: bytes | None, what: str) -> Objects:
