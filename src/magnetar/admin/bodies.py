@@ -36,8 +36,8 @@ from magnetar.model.json_bounded import TooDeepError, load_bounded
 from magnetar.model.schema import SchemaStrategy
 
 LEVELS_MAX: Final = 64
-DIGITS: Final = re.compile(r"[0-9]{1,9}")
 """Of a body: what policies, permissions and schemas have is under ten."""
+DIGITS: Final = re.compile(r"[0-9]{1,9}")
 SAYS_NOTHING: Final = (None, False, 0, -1, "", "None", "UNDEFINED", "Undefined")
 ASKS_FOR_WHAT_IS_DONE: Final[Mapping[str, object]] = {
     "schema_auto_update_compatibility_strategy": "Full",  # what clients write for "not set"
