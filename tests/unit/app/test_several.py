@@ -141,15 +141,20 @@ async def eventually(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def first_is_started_again(children: Children) -> None:
+    """After it was killed; the other stays."""
+    first, second = children.children
+    pid, other = first.pid, second.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: first.started == 2 and first.pid not in (None, pid))
+    assert (second.pid, second.started) == (other, 1)
+
+
 def test_one_that_dies_is_started_again_and_the_others_stay() -> None:
     async def scenario(children: Children) -> None:
         await children.start()
-        first, second = children.children
-        pid, other = first.pid, second.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: first.started == 2 and first.pid not in (None, pid))
-        assert (second.pid, second.started) == (other, 1)
+        await first_is_started_again(children)
 
     run(scenario, SERVER, SERVER)
 
@@ -320,11 +325,6 @@ def test_one_that_cannot_be_started_again_is_tried_again(monkeypatch: pytest.Mon
             return await made(*command, **more)
 
         monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
-        first, second = children.children
-        pid, other = first.pid, second.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: first.started == 2 and first.pid not in (None, pid))
-        assert (second.pid, second.started) == (other, 1)
+        await first_is_started_again(children)
 
     run(scenario, SERVER, SERVER)

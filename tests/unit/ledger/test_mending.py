@@ -253,18 +253,24 @@ def test_nothing_is_owed_for_entries_that_are_not_the_bookies_own() -> None:
     assert not [line for line in said if "lacks" in line["event"]]
 
 
+async def two_ledgers_without(away: MemoryBookie, cluster: Cluster) -> list[int]:
+    """Of five entries each, which that bookie lacks; it is down."""
+    away.down = True
+    ledger_ids = []
+    for _ in range(2):
+        async with opened(cluster) as writer:
+            await writer.add(payloads(0, 5))
+            await asyncio.sleep(1)
+            await writer.close()
+            ledger_ids.append(writer.ledger_id)
+    return ledger_ids
+
+
 def test_a_ledger_that_nobody_can_read_does_not_keep_the_next_from_being_mended() -> None:
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
         away = cluster.bookie("b3")
-        away.down = True
-        ledger_ids = []
-        for _ in range(2):
-            async with opened(cluster) as writer:
-                await writer.add(payloads(0, 5))
-                await asyncio.sleep(1)
-                await writer.close()
-                ledger_ids.append(writer.ledger_id)
+        ledger_ids = await two_ledgers_without(away, cluster)
         for name in ("b1", "b2"):
             del cluster.bookie(name).entries[ledger_ids[0]]
         away.down = False
@@ -284,14 +290,7 @@ def test_a_ledger_that_the_bookie_refuses_does_not_keep_the_next_from_being_mend
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
         away = cluster.bookie("b3")
-        away.down = True
-        ledger_ids = []
-        for _ in range(2):
-            async with opened(cluster) as writer:
-                await writer.add(payloads(0, 5))
-                await asyncio.sleep(1)
-                await writer.close()
-                ledger_ids.append(writer.ledger_id)
+        ledger_ids = await two_ledgers_without(away, cluster)
         add_error = away._add_error
 
         def refused(ledger_id: int, flags: AddFlag) -> MagnetarError | None:

@@ -16,7 +16,7 @@ from magnetar.model.errors import NoSuchBookieError, SessionExpiredError
 from magnetar.model.ids import BookieId, EntryId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
 from magnetar.repair.election import Election
-from magnetar.repair.marks import ShortageMarks
+from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar.repair.operating import Operating
 from magnetar.repair.switches import Switches
 from magnetar.wire.bookie.metadata_service import (
@@ -39,13 +39,19 @@ async def opened(path: Path) -> AsyncIterator[SqliteMetadataStore]:
         await store.close()
 
 
+async def marks_and_lock(store: SqliteMetadataStore) -> tuple[ShortageMarks, Lock]:
+    """The lock is that of ledger 7, held by "one"."""
+    marks = ShortageMarks(store)
+    await marks.initialize()
+    lock = await marks.lock(7, "one")
+    assert lock is not None
+    return marks, lock
+
+
 def test_a_mark_goes_on_the_version_it_had_and_on_no_other(tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
-            marks = ShortageMarks(store)
-            await marks.initialize()
-            lock = await marks.lock(7, "one")
-            assert lock is not None
+            marks, lock = await marks_and_lock(store)
             assert await marks.mark(7, ["b1"], 1000)
             before = await marks.read(7)
             assert before is not None
@@ -72,10 +78,7 @@ def test_a_mark_stays_when_the_lock_has_gone_with_its_session(tmp_path: Path) ->
 
     async def run() -> None:
         async with opened(tmp_path) as store:
-            marks = ShortageMarks(store)
-            await marks.initialize()
-            lock = await marks.lock(7, "one")
-            assert lock is not None
+            marks, lock = await marks_and_lock(store)
             await marks.mark(7, ["b1"], 1000)
             mark = await marks.read(7)
             assert mark is not None
@@ -114,10 +117,7 @@ def test_marked_ledgers_are_listed_and_their_directories_go_with_them(tmp_path: 
 def test_a_lock_has_one_holder_and_is_not_given_up_by_another(tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
-            marks = ShortageMarks(store)
-            await marks.initialize()
-            lock = await marks.lock(7, "one")
-            assert lock is not None
+            marks, lock = await marks_and_lock(store)
             assert await marks.lock(7, "two") is None
             assert await marks.lock(7, "one") == lock, "its answer was lost, and it asks again"
             await marks.unlock(lock._replace(holder="two"))
@@ -281,10 +281,7 @@ def test_a_mark_that_cannot_be_read_is_a_mark_still(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_read_is_another_s(tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(tmp_path) as store:
-            marks = ShortageMarks(store)
-            await marks.initialize()
-            lock = await marks.lock(7, "one")
-            assert lock is not None
+            marks, lock = await marks_and_lock(store)
             await store.put(marks._lock(7), DAMAGED, -1)
             assert await marks.lock(7, "one") is None
             await marks.unlock(lock)
