@@ -181,6 +181,11 @@ class Connections:
         return self._sending.bytes_max
 
     @property
+    def unsent_left(self) -> bool:
+        """There is memory for what more of them do not read."""
+        return self._sending.left_bytes > 0
+
+    @property
     def slow(self) -> int:
         """Connections whose peers do not keep up with reading."""
         return self._sending.slow

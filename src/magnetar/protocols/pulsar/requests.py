@@ -28,6 +28,9 @@ Subject: TypeAlias = tuple[str, int]
 """What requests are about, and which one of it."""
 
 SIDE_BY_SIDE: Final[Subject] = ("", -1)
+LARGE: Final[Subject] = ("large answer", -1)
+"""Of requests whose answers may be megabytes: one at a time, or all that are begun before the first
+is written would be in memory together."""
 
 
 class Requester(Protocol):

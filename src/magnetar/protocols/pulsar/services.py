@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
@@ -63,6 +64,8 @@ class Services:
     tls_addresses: TlsAddresses | None = None
     name_lists: NameLists | None = None
     attached: AttachedTotals = field(init=False)
+    large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while an answer is made that may be megabytes (``session.large_answer``)."""
 
     def __post_init__(self) -> None:
         self.attached = AttachedTotals(self.config)

@@ -22,8 +22,9 @@ Why: docs/adr/0061-sessions.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from enum import IntFlag
 from typing import Final, Protocol, TypeAlias
 
@@ -158,6 +159,8 @@ class Session(FramedConnection):
         self._acks = PlainAcks()
         self._unconfirmed_bytes = 0
         self._requests = Requests(services.scope)
+        self._taken: asyncio.Event | None = None
+        """Of those who wait until the client has read; None: nobody does."""
         self.payload_bytes_max = services.config.message_bytes_max + METADATA_BYTES_MAX
         """Of what it may publish, and of what it takes."""
         self._unconfirmed_bytes_max = services.config.pending_publish_bytes_per_connection
@@ -177,6 +180,7 @@ class Session(FramedConnection):
         services = self.services
         services.sessions.pop(self, None)
         services.metrics.broker_connections.set(len(services.sessions))
+        self._tell_taken()
         if self.identity is not None:
             self.identity.end()
         for producer in list(self.producers.values()):
@@ -199,11 +203,63 @@ class Session(FramedConnection):
         for _, subscription, consumer in self.consumers.values():
             subscription.follow_connection(consumer)
         if self.writable:
+            self._tell_taken()
             self.resume(Paused.UNSENT)
-            for watch in self.watches.values():
-                watch.catch_up()
+            self._catch_up()
         else:
             self.pause(Paused.UNSENT)
+
+    def _catch_up(self) -> None:
+        """Tell the watches what they have missed, each once the client has taken what is before it:
+        a client has thousands of them, and each may have missed megabytes."""
+        for watch in self.watches.values():
+            if self.crowded:
+                if self.writable and not self.closed:  # what was written leaves with this turn
+                    self._loop.call_soon(self._catch_up)
+                return
+            watch.catch_up()
+
+    @property
+    def crowded(self) -> bool:
+        """So much waits for the client to read that nothing large is added."""
+        return not self.writable or self.unsent_bytes > WRITE_BYTES_HIGH
+
+    @asynccontextmanager
+    async def large_answer(self) -> AsyncIterator[None]:
+        """Make and write an answer that may be megabytes within it: once the client has taken what
+        waits for it, and no two of a broker at a time. What is written is on its way, or counted
+        among what clients do not read, before the next one is made, and others have their turns
+        between. Raises ``ServiceNotReadyError`` if there is no memory for it."""
+        lock, connections = self.services.large_answers, self.services.connections
+        while True:
+            await self._until_taken()
+            async with lock:
+                if self.closed:
+                    raise ServiceNotReadyError("the client has gone")
+                if self.crowded:
+                    continue  # by something else, while it waited for its turn
+                if not connections.unsent_left:
+                    raise ServiceNotReadyError(
+                        "memory for what clients do not read is used up "
+                        "(connections.unsent_bytes_max); ask again later"
+                    )
+                yield
+                await asyncio.sleep(0)
+                return
+
+    async def _until_taken(self) -> None:
+        """Until the client has taken what waits for it, or is gone."""
+        while self.crowded and not self.closed:
+            await asyncio.sleep(0)  # what this turn has written leaves at its end
+            if not self.writable and not self.closed:
+                if self._taken is None:
+                    self._taken = asyncio.Event()
+                await self._taken.wait()
+
+    def _tell_taken(self) -> None:
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken.set()
 
     # -- frames -------------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ async def get_schema(session: Session, command: BaseCommand) -> None:
     if found is None:
         raise SchemaNotFoundError(f"topic {name.partitioned} has no {asked}")
     version_bytes = encode_version(found.version)
-    _tell_schema(session, request.request_id, name, version_bytes, found.schema)
+    async with session.large_answer():
+        _tell_schema(session, request.request_id, name, version_bytes, found.schema)
 
 
 def _tell_schema(

@@ -9,6 +9,7 @@ Why: docs/adr/0065-what-is-not-served.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.model.errors import ProtocolError
 from magnetar.protocols.pulsar.handlers import (
@@ -23,9 +24,11 @@ from magnetar.protocols.pulsar.handlers import (
     topic_lists,
 )
 from magnetar.protocols.pulsar.handlers.permits import PERMITS
-from magnetar.protocols.pulsar.requests import SIDE_BY_SIDE, Subject
+from magnetar.protocols.pulsar.requests import LARGE, SIDE_BY_SIDE, Subject
 from magnetar.protocols.pulsar.session import Quick, Request, Session
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+
+LARGE_ANSWERS: Final = frozenset((BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.GET_SCHEMA))
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Table:
             return None
         subject = self.subjects.get(kind)
         if subject is None:
-            return SIDE_BY_SIDE
+            return LARGE if kind in LARGE_ANSWERS else SIDE_BY_SIDE
         name, body, field = subject
         return name, int(getattr(getattr(command, body), field))
 

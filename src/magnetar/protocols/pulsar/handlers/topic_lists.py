@@ -16,8 +16,12 @@ from magnetar.model.errors import NotAllowedError, TopicNotFoundError
 from magnetar.protocols.pulsar.clients import is_pipelines
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
-from magnetar.topics.name_lists import NameLists
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace
+from magnetar.topics.name_lists import ChosenNames, NameLists
+from magnetar.wire.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandWatchTopicList,
+)
 from magnetar.wire.pulsar.replies import success
 from magnetar.wire.pulsar.topic_lists import without_domain
 
@@ -41,17 +45,18 @@ async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
     answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     reply = answer.getTopicsOfNamespaceResponse
     reply.request_id = request.request_id
-    try:
-        await services.control.namespaces.check_namespace(namespace)
-    except TopicNotFoundError:
-        if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
-            raise
-    else:
-        if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            reply.topics.extend(str(name) for name in await services.topics.names(namespace))
-    if not is_pipelines(session.client_version):
-        _check_size(session, answer, f"{namespace} has {len(reply.topics)} topics")
-    session.send_command(answer)
+    async with session.large_answer():
+        try:
+            await services.control.namespaces.check_namespace(namespace)
+        except TopicNotFoundError:
+            if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
+                raise
+        else:
+            if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
+                reply.topics.extend(str(name) for name in await services.topics.names(namespace))
+        if not is_pipelines(session.client_version):
+            _check_size(session, answer, f"{namespace} has {len(reply.topics)} topics")
+        session.send_command(answer)
 
 
 async def watch_topic_list(session: Session, command: BaseCommand) -> None:
@@ -66,10 +71,17 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     await services.control.namespaces.check_namespace(namespace)
     _end(session, request.watcher_id)  # asked for again: the client did not hear our answer
     _check_room(session, lists)
-    choice = await lists.choose(namespace, text, pattern)
-    if session.closed:
-        return
-    _check_room(session, lists)  # many may have waited for the list
+    async with session.large_answer():
+        choice = await lists.choose(namespace, text, pattern)
+        if session.closed:
+            return
+        _check_room(session, lists)  # many may have waited for the list
+        _begin_watch(session, request, text, choice)
+
+
+def _begin_watch(
+    session: Session, request: CommandWatchTopicList, text: str, choice: ChosenNames
+) -> None:
     watch = TopicListWatch(session, request.watcher_id, text, choice)
     session.watches[request.watcher_id] = watch
     answer = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
@@ -80,7 +92,7 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     if reply.topics_hash != request.topics_hash:
         reply.topic.extend(watch.told)
     try:
-        found = f"{len(watch.told)} topics of {namespace} match {text[:200]!r}"
+        found = f"{len(watch.told)} topics of {request.namespace} match {text[:200]!r}"
         _check_size(session, answer, found)
     except NotAllowedError:
         _end(session, request.watcher_id)
