@@ -20,7 +20,7 @@ from magnetar.model.errors import (
     NotAllowedError,
     ServiceNotReadyError,
 )
-from magnetar.model.ids import EARLIEST, Position
+from magnetar.model.ids import EARLIEST, LATEST, Position
 from tests.unit.log.doubles import NAME, Process, World
 from tests.unit.log.test_managed_log import publish, read_all, values
 
@@ -194,7 +194,9 @@ def test_reads_of_headers_stop_at_the_front() -> None:
         await log.front.delete_before(7)
         log._tail.clear()
         before = process.operations
-        assert await log.positions.offset_of(log.positions.first) == 5
+        places = log.positions
+        assert await places.offset_of(places.first) == 5
+        assert places.messages_between(places.previous_position(places.first), LATEST) == 15
         assert process.operations == before
         assert await log.positions.position_of(6) == log.positions.first
         await log.close()

@@ -586,6 +586,25 @@ def test_what_was_deleted_of_a_batch_is_not_found_by_time() -> None:
     run(scenario)
 
 
+def test_a_producer_is_told_where_the_log_begins() -> None:
+    """By that it knows later whether what it sent is unknown because it was deleted."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        sent = rebuilt(batch(3), producer_id=7, producer_epoch=0, base_sequence=0)
+        assert (await produced(peer, sent)).log_start_offset == 0
+        world.log().front = _BeginsLater()  # type: ignore[assignment]
+        repeated, more = await produced(peer, sent), await produced(peer, batch(1))
+        assert [(each.base_offset, each.log_start_offset) for each in (repeated, more)] == [
+            (0, 1),
+            (3, 1),
+        ]
+        bad = await produced(peer, batch(1)[:-1])
+        assert (bad.error_code != 0, bad.log_start_offset) == (True, -1)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("version", "refused"),
     [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)],

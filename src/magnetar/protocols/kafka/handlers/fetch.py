@@ -211,7 +211,7 @@ class _Collected:
             self.partitions.append(partition)
             partition.touch()
             _check_epoch(partition, part.current_leader_epoch)
-            found.log_start_offset = await partition.start_offset()
+            found.log_start_offset = partition.start_offset()
             if self._committed and not partition.transactions.known:
                 await partition.know_transactions()
             found.high_watermark = partition.positions.end_offset
@@ -401,7 +401,7 @@ async def _list(
         end_offset = partition.positions.end_offset
         listed.offset = partition.stable_offset() if committed else end_offset
     elif time_ms in (EARLIEST, EARLIEST_LOCAL):
-        listed.offset = await partition.start_offset()
+        listed.offset = partition.start_offset()
     elif time_ms == GREATEST_TIME:
         greatest = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
         if greatest:

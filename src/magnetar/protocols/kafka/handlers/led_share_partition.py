@@ -139,7 +139,7 @@ class LedSharePartition:
                 self._check()
                 self._expire()
                 self.partition.touch()
-                self.machine.move_start(await self.partition.start_offset())
+                self.machine.move_start(self.partition.start_offset())
                 end_offset = await self._end_offset()
                 at = self.machine.next_offset()
                 if at is None or at >= end_offset:

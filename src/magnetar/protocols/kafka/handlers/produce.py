@@ -75,6 +75,7 @@ class _Answer:
         where.error_code = outcome.error
         where.base_offset = outcome.base_offset
         where.log_append_time_ms = outcome.append_time_ms
+        where.log_start_offset = outcome.log_start
         where.error_message = outcome.why
         where.record_errors = [BatchError(each, outcome.why) for each in outcome.refused_records]
         header = outcome.header

@@ -93,7 +93,7 @@ class ShareLeader:
         record = kept.record
         if record is None:
             raise StateRefusedError(kept.error, kept.why)
-        begin = await partition.start_offset()
+        begin = partition.start_offset()
         # What cannot be read yet was there before, and members may have had it of a former leader.
         end = max(partition.positions.end_offset, partition.log.opening.end_offset)
         is_new = record.image.start < 0

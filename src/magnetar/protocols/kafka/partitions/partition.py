@@ -79,7 +79,8 @@ it is not looked further back."""
 class Produced(NamedTuple):
     """How a batch fared. ``append_time_ms``: which its records were given; -1: none.
     ``refused_records``: which of them it was refused for, by their places, as far as they are
-    known. ``header``: of a batch that was refused, and may come again as it was."""
+    known. ``header``: of a batch that was refused, and may come again as it was. ``log_start``:
+    where the log of one that is stored begins."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -87,6 +88,7 @@ class Produced(NamedTuple):
     append_time_ms: int = -1
     refused_records: tuple[int, ...] = ()
     header: BatchHeader | None = None
+    log_start: int = -1
 
 
 Told = Callable[[Produced], None]
@@ -198,7 +200,7 @@ class Partition:
                 told(Produced(error_code(error), why=str(error)))
                 return 0
             if known is not None:
-                _answer_repeat(known, told)
+                self._answer_repeat(known, told)
                 return 0
             known = self._states.add(header)
         if header.attributes & TRANSACTIONAL:
@@ -259,7 +261,7 @@ class Partition:
             time_ms = what.header.append_time_ms
             if time_ms >= 0 and what.stamp.repeated_ms >= 0:
                 time_ms = what.stamp.repeated_ms
-            what.told(Produced(ErrorCode.NONE, what.stamp.base_offset, append_time_ms=time_ms))
+            what.told(self._produced(what.stamp.base_offset, time_ms))
             return
         assert error is not None
         if isinstance(error, REFUSALS):  # of this batch: the log goes on, and others with it
@@ -275,6 +277,25 @@ class Partition:
             known.stored(-1)
         what.told(Produced(error_code(error), why=str(error), header=what.header))
         self.topic.append_failed(error)
+
+    def _produced(self, base_offset: int, append_time_ms: int) -> Produced:
+        start = self.start_offset()
+        return Produced(ErrorCode.NONE, base_offset, append_time_ms=append_time_ms, log_start=start)
+
+    def _answer_repeat(self, known: KnownBatch, told: Told) -> None:
+        """As the first one was answered, or is going to be."""
+
+        def answer(base_offset: int) -> None:
+            if base_offset < 0:
+                why = "the first copy of this batch was not stored; send it again"
+                told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
+            else:
+                told(self._produced(base_offset, known.append_time_ms))
+
+        if known.base_offset < 0:
+            known.waiting.append(answer)
+        else:
+            answer(known.base_offset)
 
     def _stored(self, what: _Appending, position: Position) -> None:
         offset = what.stamp.base_offset
@@ -425,11 +446,14 @@ class Partition:
         found = self.log.read_cached(at, entries_max, bytes_max)
         return await self.log.read(at, entries_max, bytes_max) if found is None else found
 
-    async def start_offset(self) -> int:
+    def start_offset(self) -> int:
         """Where readers begin. Compaction may have taken the entries that were there."""
         if self.log.owns_sequences:  # it is in Kafka's files, and knows it to the offset
             return self.log.front.offset
-        return max(await self.positions.offset_of(self.positions.first), self.log.front.offset)
+        # All that is held is counted, which is exact from the first entry to the readable end.
+        places = self.positions
+        held = places.messages_between(places.previous_position(places.first), places.readable)
+        return max(places.end_offset - held, self.log.front.offset)
 
     def stable_offset(self) -> int:
         """What a transaction wrote that is open may have been deleted."""
@@ -481,22 +505,6 @@ def described_producer(
 def _has_sequence(header: BatchHeader) -> bool:
     """It says something of an idempotent producer."""
     return header.producer_id >= 0 and not header.attributes & CONTROL
-
-
-def _answer_repeat(known: KnownBatch, told: Told) -> None:
-    """As the first one was answered, or is going to be."""
-
-    def answer(base_offset: int) -> None:
-        if base_offset < 0:
-            why = "the first copy of this batch was not stored; send it again"
-            told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
-        else:
-            told(Produced(ErrorCode.NONE, base_offset, append_time_ms=known.append_time_ms))
-
-    if known.base_offset < 0:
-        known.waiting.append(answer)
-    else:
-        answer(known.base_offset)
 
 
 def _producers_headers(entries: Sequence[Entry | None]) -> list[BatchHeader | None]:
