@@ -287,10 +287,13 @@ def test_partitions_have_replicas_on_all_brokers(tmp_path: Path) -> None:
         bootstrap = bootstrap_of(several)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 2)])[TOPIC].result(DEADLINE_S)
+        unused = admin.list_topics(TOPIC, timeout=DEADLINE_S).topics[TOPIC].partitions
         produced(bootstrap, 0)
         known = admin.list_topics(TOPIC, timeout=DEADLINE_S)
         partitions = known.topics[TOPIC].partitions.values()
         assert all(sorted(each.replicas) == sorted(known.brokers) for each in partitions)
+        shown = {number: (each.replicas, each.isrs) for number, each in unused.items()}
+        assert shown == {each.id: (each.replicas, each.isrs) for each in partitions}
         folders = [several.data_dir / name for name in ("partitions", "partitions-1")]
         for folder in folders:
             assert {f"{TOPIC}-{number}" for number in range(PARTITIONS)} <= {

@@ -27,7 +27,7 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.assignment import beside
-from magnetar.log.partition.replication.brokers import live_of
+from magnetar.log.partition.replication.brokers import PeerBroker, live_of
 from magnetar.log.partition.replication.election import Live
 from magnetar.log.partition.replication.node import ReplicationNode, ReplicationSettings
 from magnetar.log.partition.replication.partition_state import PartitionState
@@ -82,13 +82,23 @@ class Replication:
         are too few. Raises ``NotLeaderError`` if there are too few all the same: its topic was
         taken, so whoever asks is not to give up, but to ask again."""
         brokers = await self._brokers.look()
-        zones = {number: each.zone for number, each in brokers.items()}
-        turn = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
         try:
-            return beside(self.me.node_id, zones, self._away(brokers), replication_factor, turn)
+            return self._beside(self.me.node_id, brokers, partition, replication_factor)
         except ReplicationFactorError as error:
             name = f"{partition[0]}-{partition[1]}"
             raise NotLeaderError(f"partition {name} is not made yet: {error}") from error
+
+    def _beside(
+        self,
+        leader: int,
+        brokers: Mapping[int, PeerBroker],
+        partition: Partition,
+        replication_factor: int,
+    ) -> Sequence[int]:
+        """Raises ``ReplicationFactorError``."""
+        zones = {number: each.zone for number, each in brokers.items()}
+        turn = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
+        return beside(leader, zones, self._away(brokers), replication_factor, turn)
 
     def _away(self, brokers: Container[int]) -> list[int]:
         return [each for each in self.node.image.assigned() if each not in brokers]
@@ -127,6 +137,20 @@ class Replication:
     def replicas_of(self, name: TopicName) -> KnownReplicas | None:
         state = self.state_of(name)
         return None if state is None else _known(state)
+
+    async def planned(
+        self, name: TopicName, leader: int, replication_factor: int
+    ) -> KnownReplicas | None:
+        brokers = await self._brokers.look()
+        if leader not in brokers:
+            return None
+        try:
+            replicas = self._beside(
+                leader, brokers, partition_of(name.log_name), replication_factor
+            )
+        except LogError:  # too few brokers, or a name that no partition can have
+            return None
+        return KnownReplicas(leader, -1, replicas, [each for each in replicas if each in brokers])
 
     async def elect(self, name: TopicName, unclean: bool) -> KnownReplicas | None:
         before = self.state_of(name)

@@ -47,6 +47,11 @@ def test_a_partition_is_made_while_a_broker_is_away(tmp_path: Path) -> None:
         assert await replication.replicas(("t", 0), 3) == (1, 2, 3)
         assert await replication.replicas(("t", 0), 2) == (1, 2)
         assert (await replication.brokers(), await replication.brokers_away()) == (2, 1)
+        name = parse_topic("t-partition-0")
+        assert await replication.planned(name, 1, 3) == KnownReplicas(1, -1, (1, 2, 3), [1, 2])
+        assert await replication.planned(name, 2, 2) == KnownReplicas(2, -1, (2, 1), [2, 1])
+        assert await replication.planned(name, 1, 4) is None, "there are too few brokers"
+        assert await replication.planned(name, 9, 1) is None, "it has no partitions"
         image.close()
         await metadata.close()
 

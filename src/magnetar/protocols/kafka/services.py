@@ -128,6 +128,13 @@ class ReplicatedPartitions(Protocol):
         """As far as is known; None: its log is no such one."""
         ...
 
+    async def planned(
+        self, name: TopicName, leader: int, replication_factor: int
+    ) -> KnownReplicas | None:
+        """What a partition is to be that was never used, if ``leader`` is the first to use it;
+        None: there are too few brokers for it. Raises ``MetadataError``."""
+        ...
+
     async def brokers(self) -> int:
         """How many can have replicas. Raises ``MetadataError``."""
         ...

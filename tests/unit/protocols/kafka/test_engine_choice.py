@@ -11,7 +11,7 @@ from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.policy import Engine, LogPolicy, RollRule
 from magnetar.model.ledger import Quorums
 from magnetar.protocols.kafka.handlers.engine_choice import EngineChoice, copies_of, replicas_of
-from magnetar.protocols.kafka.services import CopyDefaults
+from magnetar.protocols.kafka.services import CopyDefaults, KnownReplicas
 from magnetar.wire.kafka.admin_messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -19,6 +19,7 @@ from magnetar.wire.kafka.admin_messages import (
     TopicConfig,
 )
 from magnetar.wire.kafka.apis import ApiKey
+from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic
 from magnetar.wire.kafka.errors import ErrorCode
 from tests.unit.protocols.kafka.harness import KafkaPeer, KafkaWorld, KeptPartitions, run
 
@@ -40,6 +41,10 @@ class Others:
 
     def replicas_of(self, name: object) -> None:
         return None
+
+    async def planned(self, name: object, leader: int, factor: int) -> KnownReplicas:
+        replicas = range(leader, leader + factor)
+        return KnownReplicas(leader, -1, replicas, replicas[: self.count])
 
 
 async def made(
@@ -214,3 +219,26 @@ def test_as_many_as_there_are_brokers(
     assert copies_of(defaults, choice, brokers) == copies
     assert copies_of(defaults, replace(choice, for_compaction=False), brokers) == (0, 0)
     assert replicas_of(defaults, choice, None) == configured
+
+
+def test_partitions_that_nobody_has_used_are_shown_with_the_replicas_that_they_get() -> None:
+    """A tool that makes topics as they are described would see one replica of three."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, services = world.peer(), world.services
+        services.directory = KeptPartitions()  # type: ignore[assignment]
+        services.replicated = Others(2, away=1)  # type: ignore[assignment]
+        services.defaults = CopyDefaults(replication_factor=2)
+        await made(peer, "p", 3, **{"magnetar.engine": "partition", "min.insync.replicas": "2"})
+        await made(peer, "q", **{"magnetar.engine": "partition"})
+        await made(peer, "l", 3, **{"magnetar.engine": "ledger"})
+        request = MetadataRequest([MetadataTopic(name=name) for name in ("p", "q", "l")])
+        found = (await peer.ask(ApiKey.METADATA, request)).topics
+        me = services.node.node_id
+        assert [
+            (each.replicas, each.in_sync) for topic in found for each in topic.partitions
+        ] == 2 * [([me, me + 1, me + 2], [me, me + 1])] + 2 * [([me, me + 1], [me, me + 1])] + 2 * [
+            ([me], [me])
+        ]
+
+    run(scenario)

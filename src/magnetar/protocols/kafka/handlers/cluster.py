@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName
+from magnetar.log.policy import Engine
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
 from magnetar.protocols.kafka.handlers.operations import on_cluster, on_topic
 from magnetar.protocols.kafka.known_places import STORE_AWAY, FoundTopic, Questions
-from magnetar.protocols.kafka.last_epochs import LeaderOf
+from magnetar.protocols.kafka.last_epochs import NEVER_OPENED, LeaderOf
 from magnetar.protocols.kafka.names import check_new, kafka_name, topic_of
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, KnownReplicas, Node
 from magnetar.protocols.kafka.session import KafkaSession
@@ -233,7 +234,29 @@ async def _partition(
     said.replicas = [leader.node_id]
     said.in_sync = [leader.node_id]
     said.leader_epoch = await _epoch(services, topic, LeaderOf(topic_id, leader.node_id), questions)
+    if said.leader_epoch == NEVER_OPENED:
+        await _tell_planned(services, topic, leader, said)
     return said
+
+
+async def _tell_planned(
+    services: KafkaServices, topic: TopicName, leader: Node, said: PartitionMetadata
+) -> None:
+    """Of a partition that nobody has used yet: the replicas that it gets when somebody does. Tools
+    that keep topics as they are described would take one for a change of what was asked for."""
+    replicated = services.replicated
+    if replicated is None:
+        return
+    try:
+        policy = (await services.topics.policies.of(topic)).log
+        if policy.engine is not Engine.PARTITION:
+            return
+        factor = policy.replication_factor or services.defaults.replication_factor
+        planned = await replicated.planned(topic, leader.node_id, factor)
+    except MagnetarError:  # the store does not answer
+        return
+    if planned is not None:
+        said.replicas, said.in_sync = list(planned.replicas), list(planned.in_sync)
 
 
 async def _epoch(
