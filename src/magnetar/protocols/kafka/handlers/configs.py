@@ -30,6 +30,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.protocols.kafka.group_settings import NAMES as GROUP_NAMES
+from magnetar.protocols.kafka.handlers.each_once import resources_once
 from magnetar.protocols.kafka.handlers.group_configs import GROUP, alter_group, describe_group
 from magnetar.protocols.kafka.handlers.recompression import CODECS
 from magnetar.protocols.kafka.names import topic_of
@@ -125,13 +126,13 @@ async def describe_configs(
     session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     answer = DescribeConfigsResponse()
-    for resource in request.resources:
+    for resource in resources_once(request.resources):
         said = DescribedResource(kind=resource.kind, name=resource.name)
         answer.results.append(said)
         try:
             found = await _described(session.services, resource)
-            keys = resource.keys
-            said.configs = [each for each in found if keys is None or each.name in keys]
+            keys = frozenset(resource.keys or ())
+            said.configs = [each for each in found if not keys or each.name in keys]
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer

@@ -93,7 +93,9 @@ class ConsumerGroupHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        groups = [await self._describe(session, group_id) for group_id in request.groups]
+        groups = [
+            await self._describe(session, group_id) for group_id in dict.fromkeys(request.groups)
+        ]
         for said in groups:
             if request.include_operations and not said.error_code:
                 said.operations = ON_GROUP

@@ -74,7 +74,7 @@ class GroupAdminHandlers:
         self, session: KafkaSession, head: RequestHead, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse:
         answer = DescribeGroupsResponse()
-        for group_id in request.groups:
+        for group_id in dict.fromkeys(request.groups):
             try:
                 shard, group = await self.coordinator.known_group(group_id)
             except MagnetarError as error:
@@ -91,7 +91,9 @@ class GroupAdminHandlers:
     async def delete(
         self, session: KafkaSession, head: RequestHead, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse:
-        results = [DeletedGroup(name, await self._delete(name)) for name in request.groups]
+        results = [
+            DeletedGroup(name, await self._delete(name)) for name in dict.fromkeys(request.groups)
+        ]
         return DeleteGroupsResponse(results=results)
 
     async def _delete(self, group_id: str) -> ErrorCode:

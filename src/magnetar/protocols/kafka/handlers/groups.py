@@ -18,9 +18,11 @@ from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group import Joining, protocols_of
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, OffsetKey
 from magnetar.protocols.kafka.coordination.offset_commits import gathered, told
+from magnetar.protocols.kafka.handlers.each_once import groups_once, topics_once
 from magnetar.protocols.kafka.known_places import Questions
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.cluster_messages import (
     FindCoordinatorRequest,
@@ -249,7 +251,7 @@ class GroupHandlers:
                     stable,
                     (each.member_id, each.member_epoch),
                 )
-                for each in request.groups
+                for each in groups_once(request.groups)
             ]
             return OffsetFetchResponse(groups=groups)
         asked = request.group_id, request.topics
@@ -295,10 +297,12 @@ class GroupHandlers:
             for name, index in known:
                 wanted.setdefault(name, []).append(index)
             topics = [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
-        for topic in topics:
+        turns = LoopTurns()
+        for topic in topics_once(topics):
             of_topic = FoundOffsetsTopic(topic.name)
             said.topics.append(of_topic)
             for index in topic.partitions:
+                await turns.next()
                 key = OffsetKey(group_id, topic.name, index)
                 if stable and shard.log.state.pending.waits(key):
                     unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -7,6 +7,7 @@ of it, and ends that.
 from __future__ import annotations
 
 from magnetar.model.errors import MagnetarError
+from magnetar.protocols.kafka.handlers.each_once import topics_once
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -24,7 +25,7 @@ async def describe_producers(
     session: KafkaSession, head: RequestHead, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     answer = DescribeProducersResponse()
-    for topic in request.topics:
+    for topic in topics_once(request.topics):
         said = ProducersOfTopic(topic.name)
         answer.topics.append(said)
         for index in topic.partitions:

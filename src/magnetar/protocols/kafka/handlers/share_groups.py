@@ -17,6 +17,7 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coord
 from magnetar.protocols.kafka.coordination.share_groups import ShareGroups
 from magnetar.protocols.kafka.coordination.share_states import KeptState, ShareStates
 from magnetar.protocols.kafka.coordination.topic_shapes import topic_shapes
+from magnetar.protocols.kafka.handlers.each_once import groups_once
 from magnetar.protocols.kafka.handlers.heartbeat_bounds import too_much
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
@@ -104,7 +105,7 @@ class ShareGroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: ShareGroupDescribeRequest
     ) -> ShareGroupDescribeResponse:
         answer = ShareGroupDescribeResponse()
-        for group_id in request.groups:
+        for group_id in dict.fromkeys(request.groups):
             said = await self._describe(session, group_id)
             if request.include_operations and not said.error_code:
                 said.operations = ON_GROUP
@@ -139,7 +140,7 @@ class ShareGroupHandlers:
     async def describe_starts(
         self, session: KafkaSession, head: RequestHead, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse:
-        groups = [await self._starts(session, asked) for asked in request.groups]
+        groups = [await self._starts(session, asked) for asked in groups_once(request.groups)]
         return DescribeShareGroupOffsetsResponse(groups=groups)
 
     async def _starts(self, session: KafkaSession, asked: AskedShareGroup) -> ShareStartGroup:

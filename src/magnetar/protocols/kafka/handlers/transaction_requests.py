@@ -219,7 +219,7 @@ class TransactionHandlers:
         self, session: KafkaSession, head: RequestHead, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
         answer = DescribeTransactionsResponse()
-        for name in request.transactional_ids:
+        for name in dict.fromkeys(request.transactional_ids):
             try:
                 record = await self.transactions.find(name)
             except MagnetarError as refused:
