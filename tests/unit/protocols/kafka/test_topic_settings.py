@@ -148,10 +148,56 @@ def test_what_was_never_set_is_deleted_as_nothing() -> None:
         rate = ConfigChange("leader.replication.throttled.rate", DELETE)
         both = [rate, ConfigChange("log.retention.ms", SET, "1")]
         broker = ChangeResource(4, "0", [rate])
-        asked = IncrementalAlterConfigsRequest([broker, ChangeResource(4, "0", both)])
-        answer = await peer.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)
-        codes = [each.error_code for each in answer.responses]
+        codes = []
+        for each in (broker, ChangeResource(4, "0", both)):
+            asked = IncrementalAlterConfigsRequest([each])
+            (said,) = (await peer.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+            codes.append(said.error_code)
         assert codes == [ErrorCode.NONE, ErrorCode.INVALID_CONFIG]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            [ConfigChange("cleanup.policy", APPEND, "x"), ConfigChange("cleanup.policy", DELETE)],
+            "there twice in one request: cleanup.policy",
+        ),
+        ([ConfigChange("retention.ms", SET)], "a value is missing: retention.ms"),
+        ([ConfigChange("cleanup.policy", APPEND)], "a value is missing: cleanup.policy"),
+    ],
+)
+def test_a_change_that_can_be_meant_in_two_ways_is_refused(
+    changes: list[ConfigChange], why: str
+) -> None:
+    """The last one was taken, and one without a value as if it had been deleted."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        said = await changed(world.peer(), *changes)
+        assert (said.error_code, said.error_message) == (ErrorCode.INVALID_REQUEST, why)
+        assert values(await described(world.peer())) == {}
+
+    run(scenario)
+
+
+def test_a_resource_is_changed_once_by_a_request() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        set_ = [ConfigChange("retention.ms", SET, "60000")]
+        resources = [ChangeResource(2, "t", set_), ChangeResource(2, "t", set_)]
+        asked = IncrementalAlterConfigsRequest(resources)
+        (said,) = (await peer.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+        assert said.error_code == ErrorCode.INVALID_REQUEST
+        configs = [TopicConfig("retention.ms", "60000")]
+        all_of_it = AlterConfigsRequest(2 * [AlterResource(2, "t", configs)])
+        (said,) = (await peer.ask(ApiKey.ALTER_CONFIGS, all_of_it)).responses
+        assert said.error_code == ErrorCode.INVALID_REQUEST
+        unsaid = AlterConfigsRequest([AlterResource(2, "t", [TopicConfig("retention.ms", None)])])
+        (said,) = (await peer.ask(ApiKey.ALTER_CONFIGS, unsaid)).responses
+        assert said.error_code == ErrorCode.INVALID_REQUEST
+        assert values(await described(peer)) == {}
 
     run(scenario)
 

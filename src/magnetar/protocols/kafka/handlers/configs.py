@@ -6,7 +6,8 @@ Of a broker everything is described, and nothing changed: its settings are those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -75,6 +76,7 @@ from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredResource,
+    AlterResource,
     ChangeResource,
     ConfigChange,
     DescribeConfigsRequest,
@@ -87,7 +89,7 @@ from magnetar.wire.kafka.admin_messages import (
 )
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.compression import compress
-from magnetar.wire.kafka.errors import error_code
+from magnetar.wire.kafka.errors import ErrorCode, error_code
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -276,14 +278,18 @@ async def alter_configs(
     session: KafkaSession, head: RequestHead, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """All that can be set is, to what is given or to nothing."""
-    answer = AlterConfigsResponse()
-    for resource in request.resources:
-        names = GROUP_NAMES if resource.kind == GROUP else SETTABLE
-        wanted: dict[str, str | None] = dict.fromkeys(names)
-        wanted |= {config.name: config.value for config in resource.configs}
-        said = await _altered(
-            session.services, resource.kind, resource.name, wanted, request.validate_only
+    answer, times = AlterConfigsResponse(), _times(request.resources)
+    for resource in {(each.kind, each.name): each for each in request.resources}.values():
+        said = _malformed(
+            resource, times, [each.name for each in resource.configs if each.value is None]
         )
+        if said is None:
+            names = GROUP_NAMES if resource.kind == GROUP else SETTABLE
+            wanted: dict[str, str | None] = dict.fromkeys(names)
+            wanted |= {config.name: config.value for config in resource.configs}
+            said = await _altered(
+                session.services, resource.kind, resource.name, wanted, request.validate_only
+            )
         answer.responses.append(said)
     return answer
 
@@ -291,23 +297,58 @@ async def alter_configs(
 async def incremental_alter_configs(
     session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    answer = IncrementalAlterConfigsResponse()
-    for resource in request.resources:
-        resource.configs = [each for each in resource.configs if not _never_set(resource, each)]
-        if resource.kind == BROKER and not resource.configs:
-            answer.responses.append(AlteredResource(kind=resource.kind, name=resource.name))
-            continue
-        try:
-            have = await _cleanup_now(session.services, resource)
-            wanted = {each.name: _wanted(each, have) for each in resource.configs}
-        except MagnetarError as error:
-            said = AlteredResource(error_code(error), str(error), resource.kind, resource.name)
-        else:
-            said = await _altered(
-                session.services, resource.kind, resource.name, wanted, request.validate_only
-            )
+    answer, times = IncrementalAlterConfigsResponse(), _times(request.resources)
+    for resource in {(each.kind, each.name): each for each in request.resources}.values():
+        unsaid = [
+            each.name
+            for each in resource.configs
+            if each.value is None and each.operation != DELETE
+        ]
+        said = _malformed(resource, times, unsaid)
+        if said is None:
+            said = await _changed(session.services, resource, request.validate_only)
         answer.responses.append(said)
     return answer
+
+
+def _times(resources: Iterable[AlterResource | ChangeResource]) -> Counter[tuple[int, str]]:
+    return Counter((each.kind, each.name) for each in resources)
+
+
+def _malformed(
+    resource: AlterResource | ChangeResource,
+    times: Mapping[tuple[int, str], int],
+    unsaid: Sequence[str],
+) -> AlteredResource | None:
+    """What can be meant in more than one way is refused, as by Kafka, and nothing of it is done.
+    ``times``: how often a resource is in the request; ``unsaid``: settings without a value."""
+    kind, name = resource.kind, resource.name
+    names = Counter(each.name for each in resource.configs)
+    twice = [each for each, count in names.items() if count > 1]
+    if times[kind, name] > 1:
+        why = "the resource is there twice in one request"
+    elif twice:
+        why = f"there twice in one request: {', '.join(twice)}"
+    elif unsaid:
+        why = f"a value is missing: {', '.join(unsaid)}"
+    else:
+        return None
+    return AlteredResource(ErrorCode.INVALID_REQUEST, why, kind, name)
+
+
+async def _changed(
+    services: KafkaServices, resource: ChangeResource, validate_only: bool
+) -> AlteredResource:
+    kind, name = resource.kind, resource.name
+    resource.configs = [each for each in resource.configs if not _never_set(resource, each)]
+    if kind == BROKER and not resource.configs:
+        return AlteredResource(kind=kind, name=name)
+    try:
+        have = await _cleanup_now(services, resource)
+        wanted = {each.name: _wanted(each, have) for each in resource.configs}
+    except MagnetarError as error:
+        return AlteredResource(error_code(error), str(error), kind, name)
+    return await _altered(services, kind, name, wanted, validate_only)
 
 
 def _never_set(resource: ChangeResource, change: ConfigChange) -> bool:
