@@ -24,6 +24,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.connections import Connections
 from magnetar.env.disk import DiskSpace
+from magnetar.env.keyed_locks import KeyedLocks
 from magnetar.env.tasks import TaskScope
 from magnetar.log.policy import PieceRule
 from magnetar.model.errors import (
@@ -215,6 +216,8 @@ class KafkaServices:
         default_factory=lambda: asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
     )
     """Batches that are compressed otherwise at a time."""
+    topics_made: KeyedLocks[TopicName] = field(default_factory=KeyedLocks)
+    """By admins."""
     unread: UnreadPlaces = field(init=False)
     known: KnownPlaces[Node] = field(default_factory=KnownPlaces)
     peers: PeerLines = field(init=False)

@@ -38,7 +38,7 @@ class TopicConfig:
 class NewTopic:
     name: str = text()
     partitions: int = int32()
-    replication_factor: int = int16()
+    replication_factor: int = int16(-1)
     assignments: list[ReplicaAssignment] = array(ReplicaAssignment)
     configs: list[TopicConfig] = array(TopicConfig)
 

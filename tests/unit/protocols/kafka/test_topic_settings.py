@@ -37,10 +37,12 @@ from magnetar.wire.kafka.admin_messages import (
     GrowTopic,
     IncrementalAlterConfigsRequest,
     NewTopic,
+    ReplicaAssignment,
     TopicConfig,
 )
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import check_produced
+from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic
 from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.produce_messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -436,3 +438,60 @@ def test_batches_are_kept_as_the_topic_says() -> None:
             await world.broker.close()
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_of_two_who_make_a_topic_at_once_the_one_that_makes_it_says_its_settings() -> None:
+    """The other one is told that it exists, and its settings stood beside, or over, the first's."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        def making(**settings: str) -> Any:
+            configs = [
+                TopicConfig(name.replace("_", "."), value) for name, value in settings.items()
+            ]
+            return CreateTopicsRequest([NewTopic("new", 1, configs=configs)])
+
+        first, second, third = world.peer(), world.peer(), world.peer()
+        answers = await asyncio.gather(
+            first.ask(ApiKey.CREATE_TOPICS, making(retention_ms="60000")),
+            second.ask(ApiKey.CREATE_TOPICS, making(retention_ms="120000", segment_ms="1000")),
+            third.ask(ApiKey.METADATA, MetadataRequest([MetadataTopic(name="new")])),
+        )
+        assert [each.topics[0].error_code for each in answers] == [
+            ErrorCode.NONE,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.NONE,
+        ]
+        policies = await world.services.control.policies.of_topic(parse_topic("new"))
+        assert policies.retention is not None
+        assert (policies.retention.minutes, policies.kafka) == (1, None)
+
+    run(scenario)
+
+
+def test_of_a_topic_that_exists_nothing_else_is_told() -> None:
+    """Whoever wants it to be there asks again and again, also while a broker is away."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for new in (
+            NewTopic("t", 1, 300),
+            NewTopic("t", 0, 1),
+            NewTopic("t", configs=[TopicConfig("retention.ms", "never")]),
+            NewTopic("t", assignments=[ReplicaAssignment(0, [1, 2, 3])]),
+        ):
+            for asks in (False, True):
+                request = CreateTopicsRequest([new], validate_only=asks)
+                (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
+                assert said.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("factor", [0, -2])
+def test_a_topic_has_a_replica(factor: int) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        request = CreateTopicsRequest([NewTopic("new", 1, factor)])
+        (said,) = (await world.peer().ask(ApiKey.CREATE_TOPICS, request)).topics
+        assert said.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+    run(scenario)

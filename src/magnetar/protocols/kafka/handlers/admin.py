@@ -65,6 +65,7 @@ from magnetar.wire.kafka.apis import ApiKey, RequestHead
 from magnetar.wire.kafka.errors import ErrorCode, error_code
 from magnetar.wire.kafka.schema import NO_UUID
 
+EXISTS: Final = "it exists already"
 TWICE: Final = "the topic is there twice in one request"
 PLACED: Final = "owners of partitions are chosen by the cluster; give a number only"
 NOT_NUMBERED: Final = "partitions are not numbered from 0 on without gaps"
@@ -89,16 +90,34 @@ async def create_topics(
                 said.error_code = ErrorCode.INVALID_REQUEST
                 said.error_message = TWICE
                 continue
-            await _create(session.services, topic, request.validate_only, said)
+            await _create_one(session.services, topic, request.validate_only, said)
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
 
 
-async def _create(
+async def _create_one(
     services: KafkaServices, new: NewTopic, validate_only: bool, said: CreatedTopic
 ) -> None:
     topic = check_new(new.name)
+    # One at a time: a topic is there after its settings, and would have those of whoever came
+    # second, who is told that it exists.
+    async with services.topics_made.held(topic):
+        # Before all else, as in Kafka: who wants the topic to be there asks for it again and again,
+        # also when what was asked for is not possible any more (a broker is away).
+        if await services.count_of(topic) or await services.topics.exists(topic):
+            said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, EXISTS
+            return
+        await _create(services, topic, new, validate_only, said)
+
+
+async def _create(
+    services: KafkaServices,
+    topic: TopicName,
+    new: NewTopic,
+    validate_only: bool,
+    said: CreatedTopic,
+) -> None:
     count, factor = new.partitions, new.replication_factor
     if new.assignments:
         if count != -1 or factor != -1:
@@ -117,12 +136,13 @@ async def _create(
     if not 1 <= count <= PARTITIONS_MAX:  # before anything of it is stored
         said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, _not_possible(count)
         return
+    if factor < 1 and factor != -1:
+        raise ReplicationFactorError(f"{factor} replicas; at least 1 is possible, or -1: as usual")
     configs = {config.name: config.value for config in new.configs}
     choice = await choose(services, topic, configs.pop(ENGINE, None), configs.get(CLEANUP))
     replication = await _replication(services, factor, configs, choice)
     changes = checked_changes(services, configs, choice.on_ledgers)
-    existing = await services.count_of(topic) or await services.topics.exists(topic)
-    if not existing and not validate_only:
+    if not validate_only:
         if choice.is_stored:  # before there is a log: what it is made on counts for good
             await services.control.policies.set_topic(topic, "engine", choice.engine.value)
         if replication is not None:
@@ -131,10 +151,9 @@ async def _create(
         # Before it is there: who asks again after a failure would hear that it exists, and have a
         # topic without its settings.
         await apply_changes(services, topic, changes)
-        existing = not await services.control.partitioned.create(topic, count)
-    if existing:
-        said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, "it exists already"
-        return
+        if not await services.control.partitioned.create(topic, count):  # by another broker
+            said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, EXISTS
+            return
     factor = replicas_of(services.defaults, choice, replication)
     said.partitions, said.replication_factor = count, factor
     if validate_only:

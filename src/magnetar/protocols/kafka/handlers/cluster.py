@@ -197,9 +197,9 @@ async def _count(
         if not (create and services.broker.auto_create_topics):
             raise TopicNotFoundError(f"topic {name} does not exist")
         check_new(name)
-        await services.control.partitioned.create(
-            topic, max(1, services.broker.auto_create_partitions)
-        )
+        usual = max(1, services.broker.auto_create_partitions)
+        async with services.topics_made.held(topic):  # not while an admin's gets its settings
+            await services.control.partitioned.create(topic, usual)
         count = await services.count_of(topic)
     return count
 
