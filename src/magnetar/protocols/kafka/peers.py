@@ -8,7 +8,9 @@ answers the requests of a connection in order. A question whose answer does not 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final, TypeVar
 
 from magnetar.env.connections import Connections
 from magnetar.env.keyed_locks import KeyedLocks
@@ -18,6 +20,26 @@ from magnetar.wire.kafka.apis import ApiKey
 
 ANSWER_S: Final = 30.0
 LINES_MAX: Final = 100
+OTHER: Final = "it may be of another release: ask again, and upgrade all brokers"
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+
+def told_one(parts: Sequence[T]) -> T:
+    """The only part of an answer about one thing. Raises ``ServiceNotReadyError``."""
+    if len(parts) != 1:
+        raise ServiceNotReadyError(f"a broker answers with {len(parts)} parts, not 1; {OTHER}")
+    return parts[0]
+
+
+def told_as(kind: type[E], value: int | str) -> E:
+    """What another broker says of a few things that can be. Raises ``ServiceNotReadyError``."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ServiceNotReadyError(
+            f"a broker answers {value!r} as {kind.__name__}; {OTHER}"
+        ) from None
 
 
 class PeerLines:

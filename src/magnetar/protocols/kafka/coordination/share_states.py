@@ -18,11 +18,14 @@ Why: docs/adr/0167-share-groups.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from magnetar.env.keyed_locks import KeyedLocks
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator, Shard
+from magnetar.protocols.kafka.peers import told_as, told_one
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.protocols.kafka.shares.share_records import (
     NOT_STARTED,
@@ -80,10 +83,10 @@ class ShareStates:
         answer = await self._services.ask(
             node, ApiKey.READ_SHARE_GROUP_STATE, 0, ReadShareGroupStateRequest(key.group, asked)
         )
-        said = answer.topics[0].partitions[0]
+        said = told_one(told_one(answer.topics).partitions)
         if said.error_code:
             return self._refused(said.error_code, said.error_message)
-        image = ShareImage(said.start_offset, runs_of(said.batches))
+        image = ShareImage(said.start_offset, runs_of(said.batches, partial(told_as, RecordState)))
         record = ShareStateRecord(said.state_epoch, leader_epoch, image)
         return KeptState(ErrorCode.NONE, "", record)
 
@@ -102,7 +105,7 @@ class ShareStates:
         )
         request = WriteShareGroupStateRequest(key.group, [NewStateTopic(topic_id, [state])])
         answer = await self._services.ask(node, ApiKey.WRITE_SHARE_GROUP_STATE, 0, request)
-        said = answer.topics[0].partitions[0]
+        said = told_one(told_one(answer.topics).partitions)
         return self._refused(said.error_code, said.error_message) if said.error_code else WRITTEN
 
     async def _elsewhere(self, group: str) -> Node | None:
@@ -119,7 +122,7 @@ class ShareStates:
     def _refused(self, code: int, why: str | None) -> KeptState:
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             raise ServiceNotReadyError(why or "the group's coordinator has moved")
-        return KeptState(ErrorCode(code), why or "")
+        return KeptState(told_as(ErrorCode, code), why or "")
 
     # -- for the brokers that lead ------------------------------------------------------------
 
@@ -202,9 +205,12 @@ class ShareStates:
         return max(self._services.now_ms() // 1000, least) & EPOCH_MASK
 
 
-def runs_of(batches: list[StateBatch]) -> tuple[StoredRun, ...]:
+def runs_of(
+    batches: list[StateBatch], state_of: Callable[[int], RecordState] = RecordState
+) -> tuple[StoredRun, ...]:
+    """Raises as ``state_of``: ``ValueError`` for a state that there is not."""
     return tuple(
-        StoredRun(each.first_offset, each.last_offset, RecordState(each.state), each.delivery_count)
+        StoredRun(each.first_offset, each.last_offset, state_of(each.state), each.delivery_count)
         for each in batches
     )
 

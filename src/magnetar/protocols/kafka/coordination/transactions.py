@@ -45,6 +45,7 @@ from magnetar.protocols.kafka.coordination.transaction import (
 from magnetar.protocols.kafka.coordination.transaction_states import TransactionState
 from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.protocols.kafka.partitions.partition import Ending
+from magnetar.protocols.kafka.peers import told_as, told_one
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode, error_code
@@ -169,13 +170,13 @@ class Transactions:
     ) -> ErrorCode:
         request = DescribeTransactionsRequest([name])
         answer = await self._services.ask(node, ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
-        (said,) = answer.transactions
+        said = told_one(answer.transactions)
         if said.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if said.error_code:
             raise ServiceNotReadyError(f"the coordinator of {name} answers {said.error_code}")
         places = tuple((topic.name, index) for topic in said.topics for index in topic.partitions)
-        state = TransactionState(said.state)
+        state = told_as(TransactionState, said.state)
         record = TransactionRecord(said.producer_id, said.producer_epoch, 0, state, places)
         return transaction.takes_part(record, producer_id, epoch, place)
 

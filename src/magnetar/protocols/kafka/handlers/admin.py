@@ -41,6 +41,7 @@ from magnetar.protocols.kafka.handlers.engine_choice import (
 )
 from magnetar.protocols.kafka.lines import PeerLine
 from magnetar.protocols.kafka.names import check_new, topic_of
+from magnetar.protocols.kafka.peers import told_one
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
@@ -346,8 +347,9 @@ async def _delete_one(services: KafkaServices, topic: TopicName, chosen: bool) -
     request = DeleteTopicsRequest(names=[name])
     key, version = ApiKey.DELETE_TOPICS, BY_NAMES
     answer = await services.ask(leader, key, version, request)
-    error = answer.topics[0].error_code
+    said = told_one(answer.topics)
+    error = said.error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise TopicNotFoundError(f"topic {topic} does not exist")
     if error:
-        raise ServiceNotReadyError(f"{topic} is not deleted: {answer.topics[0].error_message}")
+        raise ServiceNotReadyError(f"{topic} is not deleted: {said.error_message}")
