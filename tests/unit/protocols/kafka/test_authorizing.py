@@ -277,6 +277,16 @@ def test_metadata_shows_what_may_be_seen(tmp_path: Path) -> None:
             DescribeTopicPartitionsRequest([DescribeTopicName(T), DescribeTopicName(OTHER)]),
         )
         assert {each.name: each.error_code for each in said.topics} == {T: 0, OTHER: NO_TOPIC}
+        await world.services.control.partitioned.create(parse_topic("u"), 1)
+        all_, others = DescribeTopicPartitionsRequest(), [DescribeTopicName(OTHER)]
+        said = await carol.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, all_)
+        assert [each.name for each in said.topics] == [T, "u"]
+        dave = await world.known("dave")
+        assert not (await dave.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, all_)).topics
+        said = await carol.ask(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest(others)
+        )
+        assert [each.name for each in said.topics] == [OTHER], "not all of them"
         assert (await carol.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())).brokers
 
     run_secured(tmp_path, scenario)

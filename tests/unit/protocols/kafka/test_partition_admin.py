@@ -57,6 +57,28 @@ def test_partitions_are_described_page_by_page() -> None:
     run(scenario)
 
 
+def test_all_topics_are_described_page_by_page_where_none_is_named() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for name in ("many", "u"):
+            await world.services.control.partitioned.create(parse_topic(name), 3)
+        found: list[tuple[str | None, list[int]]] = []
+        cursor: DescribeCursor | None = None
+        while not found or cursor is not None:
+            asked = DescribeTopicPartitionsRequest([], 2, cursor)
+            answer = await peer.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, asked)
+            found += [
+                (each.name, [part.index for part in each.partitions]) for each in answer.topics
+            ]
+            cursor = answer.cursor
+        assert found == [("many", [0, 1]), ("many", [2]), ("t", [0]), ("u", [0, 1]), ("u", [2])]
+        odd = DescribeTopicPartitionsRequest([], 9, DescribeCursor("t", -5))
+        answer = await peer.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, odd)
+        assert [len(each.partitions) for each in answer.topics] == [1, 3]
+
+    run(scenario)
+
+
 def test_no_election_is_needed_and_nothing_moves() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

@@ -24,6 +24,11 @@ from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
 from magnetar.protocols.kafka.handlers.configs import BROKER, TOPIC
 from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
 from magnetar.protocols.kafka.handlers.group_configs import GROUP
+from magnetar.protocols.kafka.handlers.partition_admin import (
+    PARTITIONS_MAX,
+    all_names,
+    from_cursor,
+)
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
@@ -51,7 +56,12 @@ from magnetar.wire.kafka.fetch_messages import (
     ListedPartition,
     ListedTopic,
 )
-from magnetar.wire.kafka.partition_messages import DescribedTopic
+from magnetar.wire.kafka.partition_messages import (
+    DescribedTopic,
+    DescribeTopicName,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from magnetar.wire.kafka.produce_messages import (
     ProducedPartition,
     ProducedTopic,
@@ -247,7 +257,29 @@ def _not_grown(topic: Any) -> GrownTopic:
     return GrownTopic(topic.name, NO_TOPIC, WHY_TOPIC)
 
 
-describe_topic_partitions: Final = by_topic(Action.LOOKUP, _not_described)
+async def describe_topic_partitions(
+    session: KafkaSession,
+    head: RequestHead,
+    request: DescribeTopicPartitionsRequest,
+    handler: Handler,
+) -> Any:
+    """Of all topics those that the client may see, as far as a page may reach."""
+    refused: list[Any] = []
+    if request.topics:
+        request.topics, refused = await sorted_out(session, Action.LOOKUP, request.topics)
+    else:
+        for name in from_cursor(await all_names(session.services), request.cursor):
+            if len(request.topics) > PARTITIONS_MAX:  # one more tells that there are more
+                break
+            if await session.grants.topic(Action.LOOKUP, name):
+                request.topics.append(DescribeTopicName(name))
+    answer = DescribeTopicPartitionsResponse()
+    if request.topics:  # none would mean all of them
+        answer = await handler(session, head, request)
+    answer.topics += [_not_described(each) for each in refused]
+    return answer
+
+
 create_topics: Final = by_topic(Action.ADMIN, _not_created)
 create_partitions: Final = by_topic(Action.ADMIN, _not_grown)
 

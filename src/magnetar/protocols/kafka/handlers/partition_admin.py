@@ -7,14 +7,17 @@ to where a partition is, is done; any other is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, NotAllowedError
 from magnetar.protocols.kafka.coordination.coordinator import NAMESPACE as GROUPS_NAMESPACE
 from magnetar.protocols.kafka.handlers.cluster import described_topic
-from magnetar.protocols.kafka.names import topic_of
+from magnetar.protocols.kafka.names import kafka_name, topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.deleting import delete_records as delete_records_of
 from magnetar.wire.kafka.apis import RequestHead
@@ -47,13 +50,13 @@ PARTITIONS_MAX: Final = 2_000
 async def describe_topic_partitions(
     session: KafkaSession, head: RequestHead, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Topics in the order of their names, from the cursor's on, until the page is full."""
+    """Topics in the order of their names, from the cursor's on, until the page is full. None that
+    is named: all of them."""
     answer = DescribeTopicPartitionsResponse()
     room = max(1, min(request.partitions_max, PARTITIONS_MAX))
     cursor = request.cursor
-    for name in sorted({topic.name for topic in request.topics}):
-        if cursor is not None and name < cursor.topic:
-            continue
+    named = sorted({topic.name for topic in request.topics}) or await all_names(session.services)
+    for name in from_cursor(named, cursor):
         if room == 0:
             answer.cursor = DescribeCursor(name, 0)
             break
@@ -62,7 +65,7 @@ async def describe_topic_partitions(
             found.error_code, found.name, found.topic_id, operations=found.operations
         )
         answer.topics.append(said)
-        first = cursor.partition if cursor is not None and name == cursor.topic else 0
+        first = max(0, cursor.partition) if cursor is not None and name == cursor.topic else 0
         for part in found.partitions[first : first + room]:
             said.partitions.append(
                 DescribedPartition(
@@ -79,6 +82,17 @@ async def describe_topic_partitions(
             answer.cursor = DescribeCursor(name, first + len(said.partitions))
             break
     return answer
+
+
+async def all_names(services: KafkaServices) -> list[str]:
+    """As Metadata lists them, sorted. Raises ``MetadataError``."""
+    topics = await services.topics.names(DEFAULT_NAMESPACE)
+    return sorted({kafka_name(topic) for topic in topics})
+
+
+def from_cursor(names: Sequence[str], cursor: DescribeCursor | None) -> Sequence[str]:
+    """Of sorted names."""
+    return names if cursor is None else names[bisect_left(names, cursor.topic) :]
 
 
 async def delete_records(
