@@ -21,8 +21,9 @@ class LoopTurns:
     def __init__(self) -> None:
         self._count = 0
 
-    async def next(self) -> None:
-        """Before each thing."""
-        self._count += 1
-        if self._count % THINGS_PER_TURN == 0:
+    async def next(self, things: int = 1) -> None:
+        """Before each thing, or after so many."""
+        before = self._count
+        self._count += things
+        if self._count // THINGS_PER_TURN > before // THINGS_PER_TURN:
             await asyncio.sleep(0)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
+from magnetar.protocols.kafka.turns import THINGS_PER_TURN
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic
 from magnetar.wire.kafka.consumer_group_messages import (
@@ -131,5 +136,38 @@ def test_an_expression_of_two_users_stands_for_what_both_may_consume(tmp_path: P
             await carol.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, leaving)
             del epochs["c"]
             held.pop("c", None)
+
+    run_secured(tmp_path, scenario)
+
+
+def test_while_very_many_topics_are_looked_at_others_have_their_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: SecuredWorld) -> None:
+        carol = await world.known("carol")
+        await world.grant("carol", "consume")
+        of_one, turns, over = list[int](), 0, False
+
+        async def sees(action: Any, name: str) -> bool:
+            of_one.append(turns)
+            return False
+
+        async def many(_: object) -> list[str]:
+            return [f"n-{number}" for number in range(1_000)]
+
+        async def others() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        carol.session.grants.topic = sees  # type: ignore[method-assign]
+        monkeypatch.setattr(ConsumerGroups, "_all_names", many)
+        ticking = asyncio.ensure_future(others())
+        assert (await joined(carol, "g", [], "n-.*")).error_code == 0
+        over = True
+        await ticking
+        assert len(of_one) == 1_000
+        assert max(Counter(of_one).values()) <= THINGS_PER_TURN
 
     run_secured(tmp_path, scenario)

@@ -43,6 +43,7 @@ from magnetar.protocols.kafka.group_settings import CONSUMER
 from magnetar.protocols.kafka.lookups import in_time
 from magnetar.protocols.kafka.names import kafka_name
 from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.turns import THINGS_PER_TURN, LoopTurns
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
 from magnetar.wire.kafka.errors import ErrorCode
 
@@ -228,15 +229,21 @@ class ConsumerGroups:
             return {}
         names = await self._all_names()
         found: dict[str, frozenset[str]] = {}
+        turns = LoopTurns()
         for text in patterns:
             # Not kept: of all groups they might be any number, of up to a megabyte each.
             pattern = TopicPattern(text)
             mine: list[str] = []
             for start in range(0, len(names), NAMES_PER_TURN):
                 mine += pattern.matching(names[start : start + NAMES_PER_TURN])
-                await asyncio.sleep(0)
+                await turns.next(THINGS_PER_TURN)
             for reader in self._readers(live, text, said):
-                mine = [name for name in mine if await reader.sees(name)]
+                seen = []
+                for name in mine:
+                    await turns.next()
+                    if await reader.sees(name):
+                        seen.append(name)
+                mine = seen
             found[text] = frozenset(mine)
         return found
 
