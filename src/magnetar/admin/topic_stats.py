@@ -24,6 +24,7 @@ from magnetar.admin.stats_views import (
     TopicTotals,
 )
 from magnetar.log.seam import CompactedStats, LogStats, StoredAt
+from magnetar.model.url_secrets import without_passwords
 from magnetar.topics.access import AccessMode
 from magnetar.topics.backlog import Backlog, backlogs
 from magnetar.topics.consumer import Consumer
@@ -222,7 +223,7 @@ def internal_stats(topic: Topic) -> InternalStatsView:
             HoldView(holder=each.holder, ledger_id=each.ledger_id, until=_time(each.until_ms))
             for each in stored.holds
         ],
-        table=None if stored.table is None else stored.table.where,
+        table=None if stored.table is None else without_passwords(stored.table.where),
         ledgers_awaiting_table=stored.awaiting_table,
     )
 

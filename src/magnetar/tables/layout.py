@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.model.errors import ConfigError, TableError
+from magnetar.model.url_secrets import SECRET_WORDS
 
 SIDE: Final = "__unfit"
 VALUE: Final = "value"
@@ -22,9 +23,6 @@ log is in it."""
 
 UNFIT: Final = "magnetar.unfit."
 """The same, of the last ledger of which something lies in the side table."""
-
-SECRETS: Final = ("secret", "token", "password", "credential", "access-key")
-"""Words in the names of properties that are not for others to see."""
 
 
 def ledger_told(properties: Mapping[str, str], kind: str, log: str) -> int | None:
@@ -77,7 +75,7 @@ class TablePlace:
 
     def __post_init__(self) -> None:
         for name in self.properties:
-            if any(word in name.lower() for word in SECRETS):
+            if any(word in name.lower() for word in SECRET_WORDS):
                 raise ConfigError(
                     f"catalog property {name!r} would be seen by all who may read the topic; set "
                     f"it in the environment of job and brokers (PYICEBERG_CATALOG__"

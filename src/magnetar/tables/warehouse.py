@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from magnetar.model.errors import ConfigError, MagnetarError, TableError
+from magnetar.model.url_secrets import without_passwords
 from magnetar.tables.layout import TablePlace
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+URI: Final = "uri"
 
 PYICEBERG: Final = "pyiceberg"
 TEXT_MAX: Final = 200
@@ -53,13 +55,14 @@ def table_errors(what: str) -> Iterator[None]:
         SignError,
         ValidationError,
     ) as error:
-        raise TableError(f"{what}: {type(error).__name__}: {error}") from error
+        said = without_passwords(f"{what}: {type(error).__name__}: {error}")
+        raise TableError(said) from error
     except MagnetarError:
         raise
     except Exception as error:
         if not _is_of_pyiceberg(error.__traceback__):
             raise
-        why = f"{type(error).__name__}: {str(error)[:TEXT_MAX]}"
+        why = f"{type(error).__name__}: {without_passwords(str(error))[:TEXT_MAX]}"
         raise TableError(
             f"{what}: pyiceberg cannot make sense of what it reads, a file of the table is damaged "
             f"perhaps ({why})"
@@ -73,6 +76,18 @@ def _is_of_pyiceberg(trace: TracebackType | None) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def _told(place: TablePlace) -> dict[str, str]:
+    """What pyiceberg is told beside its environment. A password in the catalog's address comes from
+    there only: with it the place would be seen by all who may read the topic."""
+    from pyiceberg.utils.config import Config
+
+    told, known = dict(place.properties), Config().get_catalog_config(place.catalog) or {}
+    own = known.get(URI)
+    if isinstance(own, str) and without_passwords(own) == told.get(URI):
+        told[URI] = own
+    return told
 
 
 class Catalogs:
@@ -96,7 +111,7 @@ class Catalogs:
             found = self._open.get(key)
             if found is None:
                 with table_errors(f"catalog {place.catalog}"):
-                    found = load_catalog(place.catalog, **place.properties)
+                    found = load_catalog(place.catalog, **_told(place))
                 self._open[key] = found
             return found
 

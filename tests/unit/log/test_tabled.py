@@ -493,3 +493,19 @@ def test_what_the_compacted_view_needs_does_not_leave_the_table() -> None:
         assert await left_of(again) == [5, 6, 7, 8, 9, 16]
 
     asyncio.run(scenario())
+
+
+def test_a_place_that_was_noted_with_a_password_is_noted_without() -> None:
+    """As earlier releases did; all who may read the topic saw it."""
+
+    async def scenario() -> None:
+        world = World()
+        log, _ = await log_of_three_ledgers(world, Shelf(world))
+        await log.tabled.attach(TableMark("pg://ann:s3cr3t@db/lake"))
+        with pytest.raises(NotAllowedError) as refused:
+            await log.tabled.attach(TableMark("pg://ann@other/lake"))
+        assert "s3cr3t" not in str(refused.value)
+        await log.tabled.attach(TableMark("pg://ann@db/lake"))
+        assert log.tabled.mark == TableMark("pg://ann@db/lake")
+
+    asyncio.run(scenario())

@@ -85,3 +85,26 @@ def test_a_property_that_cannot_be_read_is_an_error_of_the_table(
     says(table, TAKEN + LOG, text)
     with pytest.raises(TableError, match="names no ledger"):
         places(place, 7)
+
+
+def test_a_password_of_the_catalogs_address_comes_from_the_environment(
+    place: TablePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was to stand in the place, which all who may read the topic see."""
+    opened: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        "pyiceberg.catalog.load_catalog", lambda _name, **told: opened.append(told) or object()
+    )
+    monkeypatch.setenv("PYICEBERG_CATALOG__TEST__URI", "postgresql://ann:pw@db/lake")
+    for uri in ("postgresql://ann@db/lake", "postgresql://ann@other/lake"):
+        Catalogs().get(TablePlace("test", {"type": "sql", "uri": uri}, place.table))
+    assert [each["uri"] for each in opened] == [
+        "postgresql://ann:pw@db/lake", "postgresql://ann@other/lake"
+    ]  # fmt: skip
+
+
+def test_what_a_catalog_says_goes_without_passwords() -> None:
+    where = {"type": "sql", "uri": "nosuch://ann:s3cr3t@db/lake"}
+    with pytest.raises(TableError) as raised:
+        Catalogs().get(TablePlace("test", where, "public_default.flights"))
+    assert "s3cr3t" not in str(raised.value)

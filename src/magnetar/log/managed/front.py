@@ -31,6 +31,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
+from magnetar.model.url_secrets import without_passwords
 
 EVERYTHING: Final = -1
 
@@ -102,8 +103,8 @@ class LedgersFront:
         name, table = self._store.name, self._store.table
         if table is not None:
             raise NotAllowedError(
-                f"log {name} is read from the table {table.where} as well, which would still have "
-                "what is deleted here; detach the table, or erase rows there"
+                f"log {name} is read from the table {without_passwords(table.where)} as well, "
+                "which would still have what is deleted here; detach the table, or erase rows there"
             )
         if self._events.compacted():
             raise NotAllowedError(

@@ -27,6 +27,7 @@ from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.seam import StoredAt, TableLag, TableMark, TakenLedger
 from magnetar.model.errors import LogFencedError, NotAllowedError
 from magnetar.model.ids import Position
+from magnetar.model.url_secrets import without_passwords
 
 WHERE_CHARS_MAX = 2000
 PROBLEM_CHARS_MAX = 1000
@@ -177,11 +178,13 @@ class LogTabled:
 
     def _check(self, where: str) -> None:
         table = self._store.table
-        if table is None or table.where != where:
-            has = "has no table" if table is None else f"has the table {table.where}"
+        told = without_passwords(where)
+        # Earlier releases noted the catalog's password with the table's place.
+        noted = None if table is None else without_passwords(table.where)
+        if noted != told:
+            has = "has no table" if noted is None else f"has the table {noted}"
             raise NotAllowedError(
-                f"log {self._store.name} {has}, and not {where}; attach the one, or detach "
-                "the other"
+                f"log {self._store.name} {has}, and not {told}; attach the one, or detach the other"
             )
 
     async def _save(self) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from magnetar.log.seam import StoredAt
 from magnetar.model.errors import BrokerError, ConfigError
+from magnetar.model.url_secrets import without_passwords
 from magnetar.pipeline.brokers.log_watch import LogWatch, job_watch
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
@@ -120,7 +121,7 @@ def detach(options: DetachOptions, context: JobContext) -> DetachReport:
 
 def _look(logs: LogWatch, partition: str) -> Detached:
     answer = logs.ask(partition, LogQuestion(ledgers=True))
-    found = Detached(partition, answer.table)
+    found = Detached(partition, without_passwords(answer.table))
     only = [each for each in answer.ledgers if each.stored == StoredAt.TABLE]
     if only:
         found.ledgers = len(only)

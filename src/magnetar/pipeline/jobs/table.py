@@ -7,13 +7,14 @@ in the report and keeps no other back; the job may be killed at any moment and s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.model.errors import BrokerError, ConfigError, MagnetarError
+from magnetar.model.url_secrets import without_passwords
 from magnetar.pipeline.brokers.connection import worth_another_try
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import (
@@ -174,7 +175,23 @@ def catalog_of(
     rest = catalog.startswith(("http://", "https://"))
     told: dict[str, str] = {"type": "rest" if rest else "sql", "uri": catalog}
     told["warehouse"] = folder if there else f"file://{folder}"
-    return Catalog(CATALOG, told | _pairs(properties))
+    told |= _pairs(properties)
+    _check_secrets(told)
+    return Catalog(CATALOG, told)
+
+
+def _check_secrets(told: Mapping[str, str]) -> None:
+    """Raises ``ConfigError`` for a password in an address, which it does not say."""
+    for name, value in told.items():
+        if without_passwords(value) != value:
+            where = "--catalog" if name == "uri" else f"--catalog-property {name}"
+            variable = f"PYICEBERG_CATALOG__{CATALOG.upper()}__{name.upper().replace('.', '__')}"
+            raise ConfigError(
+                f"{where} {without_passwords(value)} was given with a password, which all who may "
+                "read the topic would see; give it without, and set "
+                f"{variable.replace('-', '_')} to the whole in the environment of the job, of "
+                "brokers and of executors"
+            )
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from magnetar.cli.pipeline import pipeline
 from magnetar.env.free_ports import free_port
-from magnetar.model.errors import BrokerError, NotAllowedError
+from magnetar.model.errors import BrokerError, ConfigError, NotAllowedError
 from magnetar.pipeline.jobs import table as table_job
 from magnetar.pipeline.jobs.audit import AUDIT
 from magnetar.pipeline.jobs.compact import COMPACT
@@ -123,3 +123,21 @@ def test_what_only_looks_makes_no_warehouse(tmp_path: Path, flag: str) -> None:
     assert isinstance(found.exception, BrokerError)
     catalog_of(str(tmp_path / "new"), None, (), make=False)  # as erase does
     assert not list(tmp_path.iterdir())
+
+
+def test_a_catalogs_address_with_a_password_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood in the log's record, where all see it who may read the topic."""
+    where = ("--warehouse", str(tmp_path / "new"))
+    monkeypatch.setenv("MAGNETAR_CATALOG", "postgresql://ann:s3cr3t@db/lake")
+    told = CliRunner().invoke(pipeline, ["table", "a", *where])
+    assert isinstance(told.exception, ConfigError)
+    assert "postgresql://ann@db/lake was given with a password" in str(told.exception)
+    assert "PYICEBERG_CATALOG__MAGNETAR__URI" in str(told.exception)
+    assert "s3cr3t" not in str(told.exception) + told.output
+    shown = CliRunner().invoke(pipeline, ["table", "--help"])
+    assert shown.exit_code == 0
+    assert "s3cr3t" not in shown.output
+    with pytest.raises(ConfigError, match="PYICEBERG_CATALOG__MAGNETAR__S3__PROXY_URI to the"):
+        catalog_of("s3://b", "https://catalog", ["s3.proxy-uri=http://ann:pw@proxy"])
