@@ -63,14 +63,14 @@ def possible_topic(name: str | None, service_url: str, known: dict[str, bool]) -
 
 
 def _can_be(logs: LogWatch, name: str) -> bool:
-    """Not one whose name is none, nor in a namespace that is not there."""
+    """Not one whose name is none, nor in a namespace that is not there. (A topic that is not there
+    may be made by who writes.)"""
     try:
-        topic = full_topic(name)
-        parse_topic(topic)
+        topic = parse_topic(full_topic(name))
     except MagnetarError:
         return False
     try:
-        logs.partitions(topic)
+        logs.topics(topic.namespace)
     except TopicNotFoundError:
         return False
     return True
