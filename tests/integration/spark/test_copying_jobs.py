@@ -146,17 +146,39 @@ def test_letters_that_cannot_be_sent_keep_no_other_back(
         [("a1", origin(back)), *((f"o{name}", {"REAL_TOPIC": name}) for name in odd)],
     )
     dead_letters(client, letters, [("loop", origin(letters)), ("b2", origin(back))])
-    producer = client.create_producer(letters, chunking_enabled=True, batching_enabled=False)
-    producer.send(random.Random(1).randbytes(6 << 20), properties=origin(back))
-    producer.close()
     options = RedriveOptions(
         (letters,), service_url=platform.service_url, checkpoint=str(tmp_path / "checkpoint")
     )
     for dry_run in (True, False):
         report = run(REDRIVE, options, JobContext(spark, dry_run=dry_run))
         counts = report.read, report.redriven, report.without_origin, report.undeliverable
-        assert (counts, report.ok) == ((8, 2, 1, 5), False)
+        assert (counts, report.ok) == ((7, 2, 1, 4), False)
     assert values(client, back) == ["a1", "b2"]
+
+
+def test_a_message_that_came_in_chunks_is_copied_in_chunks(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """It ended each run of a mirror, and stayed a dead letter."""
+    large, back = random.Random(1).randbytes(12 << 20), f"{topic}-back"
+    dead_letters(client, topic, [("a1", origin(back))])
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    producer.send(large, properties=origin(back, n="1"), partition_key="b", event_timestamp=1234)
+    producer.close()
+    dead_letters(client, topic, [("c2", origin(back))])
+    where = {"service_url": platform.service_url, "checkpoint": str(tmp_path / "redrive")}
+    redriven = run(REDRIVE, RedriveOptions((topic,), **where), JobContext(spark))
+    assert (redriven.redriven, redriven.ok) == (3, True)
+    where["checkpoint"] = str(tmp_path / "mirror")
+    mirrored = run(MIRROR, MirrorOptions((topic,), prefix="copy-", **where), JobContext(spark))
+    assert mirrored.copied == 3
+    for copy in (back, f"copy-{topic}"):
+        found = read(client, copy)
+        assert [each.data() for each in found] == [b"a1", large, b"c2"]
+        assert (found[1].partition_key(), found[1].event_timestamp()) == ("b", 1234)
+        assert found[1].properties()["n"] == "1"
+    audited = run(AUDIT, AuditOptions((back,), service_url=platform.service_url), JobContext(spark))
+    assert audited.ok, audited.findings
 
 
 def test_letters_do_not_go_where_they_come_from(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ LOOK_S: Final = 0.5
 SOURCE: Final = "magnetar"
 READ: Final = "read"
 """The observation that counts what a stream has read."""
+LARGE: Final = {"chunkingEnabled": "true"}
 KEPT_TOGETHER: Final = {"maxPartitionBytes": "1g"}
 """So that what a micro-batch reads of a topic partition is one task's, and keeps its order."""
 
@@ -144,7 +145,8 @@ def write_stream(
     ``ConfigError``."""
     check_same_job(context.spark, checkpoint, about)
     ends = _ends(source) if rate and not follow else None
-    writer = frame.writeStream.format(SOURCE).outputMode(mode).options(**options)
+    # What one topic has in chunks, as it is large, the other is to have as well.
+    writer = frame.writeStream.format(SOURCE).outputMode(mode).options(**LARGE, **options)
     writer = writer.option("checkpointLocation", checkpoint).option("commitWait", "taken-in")
     if rate or follow:
         writer = writer.trigger(processingTime="1 second")

@@ -44,8 +44,6 @@ ABOUT_THE_LETTER: Final = (
 )  # fmt: skip
 """Properties that clients write on a dead letter."""
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
-VALUE_BYTES_MAX: Final = 5 << 20
-"""What a topic takes; the job does not cut messages into chunks."""
 COLUMNS: Final = (
     "key,key_is_base64,value,topic,message_id,publish_time,event_time,properties,headers"
 )
@@ -113,9 +111,8 @@ class RedriveReport(LossyReport):
             )
         if self.undeliverable:
             yield (
-                f"{self.undeliverable:,} cannot be sent, and stay: they name no topic that can be "
-                "(run it for them with --to, and a checkpoint of its own), or are larger than what "
-                f"a topic takes in one message ({VALUE_BYTES_MAX:,} bytes)"
+                f"{self.undeliverable:,} cannot be sent, and stay: they name no topic that can be; "
+                "run it for them with --to, and a checkpoint of its own"
             )
 
 
@@ -215,7 +212,6 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
     letters = letters.withColumn("chosen", f.coalesce(_wanted(options), f.lit(False)))
     letters = letters.withColumn("named", named).withColumn("to", to)
     goes = f.col("to").isNotNull() & ~f.col("to").isin(*topics_of(options.topics))
-    goes &= f.coalesce(f.length("value"), f.lit(0)) <= VALUE_BYTES_MAX
     fate = f.when(~f.col("chosen"), "passed_over").when(f.col("named").isNull(), "without_origin")
     return letters.withColumn("fate", fate.when(goes, "goes").otherwise("undeliverable"))
 

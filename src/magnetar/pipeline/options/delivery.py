@@ -31,7 +31,7 @@ AT_LEAST_ONCE: Final = "at-least-once"
 
 DELIVERY_OPTIONS: Final = (
     "deliveryGuarantee", "metadata.url", "txnAppId", "txnVersion", "commitWait",
-    "commitTimeoutMs", "backlogTimeoutMs", "batchingType", "batchingMaxBytes",
+    "commitTimeoutMs", "backlogTimeoutMs", "batchingType", "batchingMaxBytes", "chunkingEnabled",
     "ensembleSize", "writeQuorum", "ackQuorum",
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ class DeliveryOptions:
     ``metadata_url`` is None. ``transaction``: which batch of which query a batch write is, if that
     is said. ``wait_taken_in``: a commit returns only when the topics hold its rows; None: one of a
     batch write waits for that, but does not fail without. ``by_key``: each entry holds the rows of
-    one key."""
+    one key. ``chunked``: a row that is larger than an entry becomes a message in chunks."""
 
     exactly_once: bool
     metadata_url: str | None
@@ -67,6 +67,7 @@ class DeliveryOptions:
     by_key: bool
     batching_bytes_max: int
     quorums: Quorums | None
+    chunked: bool = False
 
 
 def parse_delivery(options: OptionValues) -> DeliveryOptions:
@@ -88,6 +89,7 @@ def parse_delivery(options: OptionValues) -> DeliveryOptions:
         by_key=options.choice("batchingType", ("default", "key")) == "key",
         batching_bytes_max=options.size("batchingMaxBytes") or BATCHING_BYTES_MAX,
         quorums=_quorums(options),
+        chunked=options.flag("chunkingEnabled", default=False),
     )
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.writing.simple_rows import SimpleRows
 from magnetar.wire.pulsar.codes import Compression
-from magnetar.wire.pulsar.compression import find_compressor
+from magnetar.wire.pulsar.compression import UNCOMPRESSED_BYTES_MAX, find_compressor
 from magnetar.wire.pulsar.writing import Columns, EncodedKey, EntryBuilder, Head, Key
 
 ENTRY_BYTES_MAX: Final = 5 << 20
@@ -43,10 +43,13 @@ class Encoding(NamedTuple):
     messages_max: int
     bytes_max: int
     by_key: bool
+    chunked: bool = False
+    """A row that is larger than an entry becomes several."""
 
 
 class Encoded(NamedTuple):
-    """Entries for one topic partition, in order, with that many messages together."""
+    """Entries for one topic partition, in order, with that many messages together (as brokers
+    count: each chunk is one)."""
 
     topic: str
     entries: list[bytes]
@@ -97,11 +100,14 @@ class RowEncoder:
             version = self._schema_version(name)
             for topic, part in self._by_partition(name, rows):
                 first = number(topic)
-                entries = [
-                    self._entry(Head(sender, first + i, self._now_ms(), key, version), piece)
-                    for i, (key, piece) in enumerate(self._pieces(part))
-                ]
-                yield Encoded(topic, entries, len(part.values))
+                entries: list[bytes] = []
+                messages = len(part.values)
+                for key, piece in self._pieces(part):
+                    head = Head(sender, first + len(entries), self._now_ms(), key, version)
+                    made = self._entries(head, piece)
+                    entries += made
+                    messages += len(made) - 1
+                yield Encoded(topic, entries, messages)
 
     def _encode_simple(
         self, rows: SimpleRows, sender: str, number: Callable[[str], int]
@@ -120,18 +126,25 @@ class RowEncoder:
         for place, part in parts:
             topic = partitions[place]
             first = number(topic)
-            joined = part.joined(self._writer)
-            entries = [
-                self._checked(
-                    self._writer.sealed(
-                        Head(sender, first + i, self._now_ms(), None, version),
-                        joined.data[joined.bounds[start] : joined.bounds[stop]],
-                        stop - start,
-                    )
-                )
-                for i, (start, stop) in enumerate(self._cuts(joined.row_bytes))
-            ]
-            yield Encoded(topic, entries, len(part.values))
+            yield self._encoded_simple(topic, part, Head(sender, first, 0, None, version))
+
+    def _encoded_simple(self, topic: str, rows: SimpleRows, head: Head) -> Encoded:
+        joined = rows.joined(self._writer)
+        entries: list[bytes] = []
+        messages = len(rows.values)
+        for start, stop in self._cuts(joined.row_bytes):
+            of_entry = head._replace(
+                sequence_id=head.sequence_id + len(entries), publish_time_ms=self._now_ms()
+            )
+            data = joined.data[joined.bounds[start] : joined.bounds[stop]]
+            entry = self._writer.sealed(of_entry, data, stop - start)
+            if len(entry) <= ENTRY_BYTES_MAX:
+                entries.append(entry)
+                continue
+            chunks = self._chunks(of_entry, rows.columns(start, stop), len(entry))
+            entries += chunks
+            messages += len(chunks) - 1
+        return Encoded(topic, entries, messages)
 
     def _simple_in_turn(self, rows: SimpleRows, count: int) -> Iterator[tuple[int, SimpleRows]]:
         size = len(rows.values)
@@ -141,16 +154,30 @@ class RowEncoder:
             chosen = pa.array(np.flatnonzero(places == place))
             yield place, SimpleRows(None, rows.values.take(chosen))
 
-    def _entry(self, head: Head, columns: Columns) -> bytes:
-        return self._checked(self._writer.entry(head, columns))
+    def _entries(self, head: Head, columns: Columns) -> list[bytes]:
+        """One, or the chunks of a row that is too large for it."""
+        entry = self._writer.entry(head, columns)
+        if len(entry) <= ENTRY_BYTES_MAX:
+            return [entry]
+        return self._chunks(head, columns, len(entry))
 
-    def _checked(self, entry: bytes) -> bytes:
-        if len(entry) > ENTRY_BYTES_MAX:
+    def _chunks(self, head: Head, columns: Columns, entry_bytes: int) -> list[bytes]:
+        most = f"a row makes an entry of {entry_bytes} bytes; the most that a topic takes is "
+        if not self._encoding.chunked:
             raise BrokerError(
-                f"a row makes an entry of {len(entry)} bytes; the most that a topic takes is "
-                f"{ENTRY_BYTES_MAX}. Split the value, or store it elsewhere and write where it is"
+                f"{most}{ENTRY_BYTES_MAX}. Split the value, store it elsewhere and write where it "
+                "is, or set chunkingEnabled=true if all who read the topic take messages in chunks"
             )
-        return entry
+        assert len(columns.values) == 1, "several rows are cut to fit"
+        size = len(columns.values[0] or b"")
+        if size > UNCOMPRESSED_BYTES_MAX:
+            raise BrokerError(f"a value of {size} bytes; the most is {UNCOMPRESSED_BYTES_MAX}")
+        try:
+            return self._writer.chunks(head, columns, ENTRY_BYTES_MAX)
+        except ValueError as error:
+            raise BrokerError(
+                f"{most}{ENTRY_BYTES_MAX}, and each chunk has the key and the properties: {error}"
+            ) from error
 
     # -- which rows go together ---------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magnetar.wire.pulsar.writing import EntryBuilder
+from magnetar.wire.pulsar.writing import Columns, EntryBuilder
 
 JOINED_BYTES_MAX: Final = 1 << 30
 """Of the rows of one record batch: Arrow's offsets have 31 bits."""
@@ -60,6 +60,11 @@ class SimpleRows(NamedTuple):
         if batch.nbytes > JOINED_BYTES_MAX:
             return None
         return cls(keys, values.cast(pa.binary()))
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """Of these rows, as others are."""
+        keys = None if self.keys is None else self.keys[start:stop].to_pylist()
+        return Columns(self.values[start:stop].to_pylist(), keys)
 
     def by_place(self, place: Callable[[str], int], count: int) -> Iterator[tuple[int, SimpleRows]]:
         """The rows of each of ``count`` places, by their keys' ``place``; each key is asked for

@@ -153,6 +153,7 @@ def encoder_of(
         options.batching_messages_max,
         options.delivery.batching_bytes_max,
         options.delivery.by_key,
+        options.delivery.chunked,
     )
     return RowEncoder(encoding, options.topic, full_topic, partitions, _now_ms, version)
 

@@ -29,6 +29,9 @@ _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 _GONE: Final = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 GONE_MESSAGE: Final = len(_GONE).to_bytes(4, "big") + _GONE
 """A message of a batch that only keeps its place: compacted out."""
+CHUNK_BYTES_LEAST: Final = 64 << 10
+CHUNK_NUMBERS_BYTES: Final = 64
+"""Of a chunk's frame, and of the numbers that its metadata has beside the message's."""
 LENGTHS_KEPT_MAX: Final = 10_000
 """Lengths whose surroundings are kept; values of more different ones are built each time."""
 
@@ -109,13 +112,47 @@ class EntryBuilder:
             metadata.schema_version = head.schema_version
         if head.key is not None:
             metadata.partition_key, metadata.partition_key_b64_encoded = _key_text(head.key)
-        if self._compression != Compression.NONE:
-            metadata.compression = CompressionType.ValueType(self._compression)
-            data = self._compress(data)
-        described = metadata.SerializeToString()
-        before = len(described).to_bytes(4, "big") + described
-        checksum = crc32c(data, crc32c(before))  # only the data is long: it is copied once
-        return b"".join((_MAGIC, checksum.to_bytes(4, "big"), before, data))
+        return _framed(metadata, self._compressed(metadata, data))
+
+    def _compressed(
+        self, metadata: MessageMetadata, data: bytes | memoryview
+    ) -> bytes | memoryview:
+        if self._compression == Compression.NONE:
+            return data
+        metadata.compression = CompressionType.ValueType(self._compression)
+        return self._compress(data)
+
+    def chunks(self, head: Head, columns: Columns, entry_bytes: int) -> list[bytes]:
+        """The one row of ``columns`` as a message in chunks: entries of at most that many bytes,
+        numbered from ``head``'s on. Raises ``ValueError`` when what stands before the value takes
+        most of it."""
+        value = columns.values[0] or b""
+        single = SingleMessageMetadata()
+        _describe(single, columns, 0)
+        metadata = MessageMetadata(
+            producer_name=head.producer_name,
+            sequence_id=head.sequence_id,
+            publish_time=head.publish_time_ms,
+            properties=single.properties,
+            uncompressed_size=len(value),
+            uuid=f"{head.producer_name}-{head.sequence_id}",
+        )
+        for name in ("partition_key", "partition_key_b64_encoded", "event_time"):
+            if single.HasField(name):
+                setattr(metadata, name, getattr(single, name))
+        if head.schema_version:
+            metadata.schema_version = head.schema_version
+        data = memoryview(self._compressed(metadata, value))
+        part = entry_bytes - metadata.ByteSize() - CHUNK_NUMBERS_BYTES
+        if part < CHUNK_BYTES_LEAST:
+            raise ValueError(f"{metadata.ByteSize()} bytes stand before the value")
+        metadata.total_chunk_msg_size = len(data)
+        metadata.num_chunks_from_msg = -(-len(data) // part)
+        entries = []
+        for number in range(metadata.num_chunks_from_msg):
+            metadata.chunk_id, metadata.sequence_id = number, head.sequence_id + number
+            entries.append(_framed(metadata, data[number * part : (number + 1) * part]))
+        return entries
 
     def _messages(self, columns: Columns) -> bytes:
         values = columns.values
@@ -171,12 +208,26 @@ class EntryBuilder:
         return found
 
 
+def _framed(metadata: MessageMetadata, data: bytes | memoryview) -> bytes:
+    described = metadata.SerializeToString()
+    before = len(described).to_bytes(4, "big") + described
+    checksum = crc32c(data, crc32c(before))  # only the data is long: it is copied once
+    return b"".join((_MAGIC, checksum.to_bytes(4, "big"), before, data))
+
+
 def _message(columns: Columns, row: int) -> bytes:
     """Any message, field by field."""
     value = columns.values[row]
     single = SingleMessageMetadata(payload_size=0 if value is None else len(value))
     if value is None:
         single.null_value = True
+    _describe(single, columns, row)
+    described = single.SerializeToString()
+    return b"".join((len(described).to_bytes(4, "big"), described, value or b""))
+
+
+def _describe(single: SingleMessageMetadata, columns: Columns, row: int) -> None:
+    """All but the value."""
     key = None if columns.keys is None else columns.keys[row]
     if key is not None:
         text, encoded = _key_text(key)
@@ -190,8 +241,6 @@ def _message(columns: Columns, row: int) -> bytes:
     pairs = properties.items() if isinstance(properties, Mapping) else properties or ()
     for name, text_value in pairs:
         single.properties.add(key=name, value=text_value or "")
-    described = single.SerializeToString()
-    return b"".join((len(described).to_bytes(4, "big"), described, value or b""))
 
 
 def _key_text(key: Key) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,18 +11,25 @@ import pytest
 
 from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.writing.row_encoding import Encoded, Encoding, RowEncoder, java_hash
-from magnetar.wire.pulsar.batches import iterate_messages, split_entry
+from magnetar.wire.pulsar.batches import ChunkAssembler, iterate_messages, split_entry
+from magnetar.wire.pulsar.hot import verify_checksum
 from magnetar.wire.pulsar.metadata import entry_metadata, parse_metadata
 from magnetar.wire.pulsar.writing import EncodedKey
 
 
 def encoder(
-    topic: str | None = "t", partitions: int = 1, by_key: bool = False, bytes_max: int = 10_000
+    topic: str | None = "t",
+    partitions: int = 1,
+    by_key: bool = False,
+    bytes_max: int = 10_000,
+    *,
+    compression: str = "none",
+    chunked: bool = False,
 ) -> RowEncoder:
     def names(name: str) -> Sequence[str]:
         return [name] if partitions == 1 else [f"{name}-{i}" for i in range(partitions)]
 
-    encoding = Encoding("none", 10, bytes_max, by_key)
+    encoding = Encoding(compression, 10, bytes_max, by_key, chunked)
     return RowEncoder(encoding, topic, lambda name: f"full/{name}", names, lambda: 5)
 
 
@@ -86,8 +94,46 @@ def test_entries_are_never_larger_than_a_topic_takes() -> None:
 
 
 def test_a_row_that_no_topic_takes_is_refused() -> None:
-    with pytest.raises(BrokerError, match="the most that a topic takes is"):
+    with pytest.raises(BrokerError, match=r"the most that a topic takes is.*chunkingEnabled=true"):
         encode(encoder(), value=[b"x" * (6 << 20)])
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+@pytest.mark.parametrize("simple", [True, False])
+def test_a_large_row_becomes_chunks_if_that_is_asked_for(compression: str, simple: bool) -> None:
+    large = random.Random(1).randbytes(12 << 20)
+    values = [b"before", large, b"behind"]
+    more: dict[str, object] = {}
+    at = dt.datetime(2026, 11, 22, tzinfo=dt.UTC)
+    if not simple:
+        pairs = [[("p", str(number))] for number in range(3)]
+        more = {
+            "properties": pa.array(pairs, pa.map_("string", "string")),
+            "event_time": pa.array([at] * 3, pa.timestamp("us", "UTC")),
+        }
+    made = encoder(compression=compression, chunked=True)
+    (found,) = encode(made, value=values, key=["a", "b", "c"], **more)
+    assert found.messages == len(found.entries) == 5
+    assert max(map(len, found.entries)) <= 5 << 20
+    assert all(verify_checksum(entry, 0, len(entry)) is None for entry in found.entries)
+    heads = [entry_metadata(entry) for entry in found.entries]
+    assert [head.sequence_id for head in heads] == [0, 1, 2, 3, 4]
+    chunks = ChunkAssembler()
+    (whole,) = [
+        message
+        for entry, head in zip(found.entries, heads, strict=True)
+        if head.num_chunks > 1 and (message := chunks.add(entry, head)) is not None
+    ]
+    info, value = whole
+    assert (bytes(value), info.key) == (large, "b")
+    if not simple:
+        assert info.properties == {"p": "1"}
+        assert info.event_time_ms == at.timestamp() * 1000
+
+
+def test_a_row_whose_key_fills_a_chunk_is_refused() -> None:
+    with pytest.raises(BrokerError, match="each chunk has the key and the properties"):
+        encode(encoder(chunked=True), value=[b"x" * (1 << 20)], key=["k" * (5 << 20)])
 
 
 def test_every_column() -> None:
