@@ -26,7 +26,9 @@ from pyiceberg.table import Table
 
 from magnetar.cli.pipeline import pipeline
 from magnetar.model.errors import ConfigError
-from magnetar.pipeline.jobs.table import catalog_of
+from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.job import run
+from magnetar.pipeline.jobs.table import TABLE, TableOptions, catalog_of
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.ledger_writing import LedgerTask
 from magnetar.pipeline.tables.small_files import SmallFilesRule
@@ -761,3 +763,32 @@ def test_what_is_erased_is_in_the_report_whatever_fails_behind_it(
     assert "k3" in rows_of(tmp_path, topic)["key"].to_pylist(), "nothing was erased"
     tried = CliRunner().invoke(pipeline, ["erase", topic, *flags, "--dry-run"])
     assert "would be erased" in tried.stdout
+
+
+def test_a_topic_that_was_made_anew_is_said_and_its_table_goes_on_if_told(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """Messages of both were in one table, and of those that it had not taken nobody heard."""
+    topic = "made-anew"
+    publish(client, topic, 0, 250)
+    close_ledgers(platform, topic)
+    assert take(platform, tmp_path, topic).rows == 250
+    publish(client, topic, 250, 300)  # never taken
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    httpx.delete(platform.http_url + path, params={"force": "true"}).raise_for_status()
+    publish(client, topic, 300, 500)
+    close_ledgers(platform, topic)
+    words = {"topics": (topic,), "warehouse": str(tmp_path), "service_url": platform.service_url}
+    for _ in range(2):
+        failed = run(TABLE, TableOptions(**words), JobContext())  # type: ignore[arg-type]
+        assert "the topic was deleted and made anew" in failed.topics[0].errors[0]
+        assert not failed.ok
+        assert rows_of(tmp_path, topic).num_rows == 250
+    passing = TableOptions(**words, fail_on_data_loss=False)  # type: ignore[arg-type]
+    went_on = run(TABLE, passing, JobContext())
+    assert (went_on.topics[0].errors, went_on.topics[0].rows, went_on.losses) == ([], 200, 1)
+    assert "made anew" in went_on.passed[0].why
+    for options in (passing, TableOptions(**words)):  # type: ignore[arg-type]
+        assert run(TABLE, options, JobContext()).ok, "it is told once"
+    assert rows_of(tmp_path, topic).num_rows == 450
+    assert len(received(client, topic, 200)) == 200

@@ -240,6 +240,7 @@ def table(options: TableOptions, context: JobContext) -> TableReport:
         ),
         on_spark if options.spark else here,
         lambda partition, ledger: _pass_over(report, partition, ledger),
+        lambda partition, why: report.pass_over(PassedOver(partition, why=why)),
     )
     with closing(taking):
         _rounds(options, context, taking, report)

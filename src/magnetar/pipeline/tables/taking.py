@@ -12,7 +12,7 @@ The catalog is the only one that decides: two jobs on one topic hinder each othe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -24,7 +24,7 @@ from magnetar.pipeline.loss_reports import warn
 from magnetar.pipeline.losses import LedgerFacts
 from magnetar.pipeline.tables.ledger_writing import LedgerTask, write_ledger
 from magnetar.pipeline.tables.partition_taking import at_once, take_partition
-from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo
+from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, made_anew
 from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger, table_name
 from magnetar.pipeline.topic_names import full_topic, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
@@ -100,9 +100,12 @@ class Taking:
         options: TakingOptions,
         write: Write = write_here,
         lost: Callable[[str, WrittenLedger], None] = lambda partition, ledger: None,
+        gone: Callable[[str, str], None] = lambda partition, why: None,
     ) -> None:
-        """``lost``: hears of each ledger that was taken without some of its entries."""
+        """``lost``: hears of each ledger that was taken without some of its entries; ``gone``: why
+        what was not taken of a partition never will be."""
         self._lost = lost
+        self._gone = gone
         self._options = options
         self._write = write
         self._client = BrokerClient(options.service_url, options.timeout_s)
@@ -245,7 +248,11 @@ class Taking:
         done: TopicTaken,
         stop: Callable[[], bool],
     ) -> None:
-        port = PartitionPort(self._options, self._watch, table, partition, reader, self._write)
+        created_ms = self._watch.ask(partition).extent.created_ms
+        self._check_same(table, partition, created_ms)
+        port = PartitionPort(
+            self._options, self._watch, table, partition, created_ms, reader, self._write
+        )
 
         def took(written: Sequence[WrittenLedger]) -> None:
             _add(done, written)
@@ -254,6 +261,24 @@ class Taking:
                     self._lost(partition, each)
 
         at_once(take_partition(port, partition, stop, took))
+
+    def _check_same(self, table: TopicTable, partition: str, created_ms: int) -> None:
+        """Whether the table is of this log. What was not taken of a topic that was deleted and made
+        anew is lost, and messages of both would be in one table without a word."""
+        taken = table.taken(partition)
+        if not made_anew(taken, created_ms):
+            return
+        why = (
+            "the topic was deleted and made anew, or is another cluster's; of the former one the "
+            f"table has what was closed up to ledger {taken.ledger_id}"
+        )
+        if not self._options.passes_lost:
+            raise TableError(
+                f"{partition}: {why}. --fail-on-data-loss false goes on in this one, or choose "
+                "another warehouse"
+            )
+        table.note(partition, replace(taken, recent=(), created_ms=created_ms))
+        self._gone(partition, why)
 
 
 class PartitionPort:
@@ -266,6 +291,7 @@ class PartitionPort:
         watch: LogWatch,
         table: TopicTable,
         partition: str,
+        created_ms: int,
         reader: str | None,
         write: Write,
     ) -> None:
@@ -275,7 +301,7 @@ class PartitionPort:
         self._partition = partition
         self._reader = reader
         self._write = write
-        self._created_ms = 0
+        self._created_ms = created_ms
 
     async def tell(self, taken: Sequence[TakenLedger], *, attach: bool = False) -> None:
         """See ``TakingPort``."""
@@ -290,7 +316,8 @@ class PartitionPort:
     async def ask(self) -> Sequence[LedgerFacts]:
         """See ``TakingPort``."""
         answer = self._watch.ask(self._partition, LogQuestion(ledgers=True))
-        self._created_ms = answer.extent.created_ms
+        if answer.extent.created_ms != self._created_ms:
+            raise TableError(f"{self._partition}: the topic was made anew; run the job again")
         return answer.ledgers
 
     async def write(self, ledgers: Sequence[LedgerFacts]) -> Sequence[WrittenLedger]:
@@ -299,7 +326,7 @@ class PartitionPort:
 
     async def taken(self, *, side: bool) -> TakenUpTo:
         """See ``TakingPort``."""
-        return self._table.taken(self._partition, side=side)
+        return replace(self._table.taken(self._partition, side=side), created_ms=self._created_ms)
 
     async def commit(
         self, commit: TableCommit, written: Sequence[WrittenLedger], *, side: bool

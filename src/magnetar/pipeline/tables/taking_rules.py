@@ -28,22 +28,26 @@ ROUND_LEDGERS: Final = 64
 
 @dataclass(frozen=True)
 class TakenUpTo:
-    """Up to which ledger a log is in a table, and what the last ones hold."""
+    """Up to which ledger a log is in a table, and what the last ones hold. ``created_ms``: when
+    that log was made (milliseconds since 1970), which tells it from that of a topic made anew; 0:
+    not known."""
 
     ledger_id: int = NOTHING
     recent: tuple[TakenLedger, ...] = ()
+    created_ms: int = 0
 
     def to_text(self) -> str:
-        return json.dumps(
-            {"ledger": self.ledger_id, "recent": [list(each) for each in self.recent]}
-        )
+        parts = {"ledger": self.ledger_id, "recent": [list(each) for each in self.recent]}
+        return json.dumps(parts | ({"createdMs": self.created_ms} if self.created_ms else {}))
 
     @classmethod
     def from_text(cls, text: str) -> TakenUpTo:
         """Raises ``ValueError``, ``KeyError``, ``TypeError`` for what is none."""
         parts = json.loads(text)
-        found = cls(parts["ledger"], tuple(TakenLedger(*each) for each in parts["recent"]))
-        for number in (found.ledger_id, *(part for each in found.recent for part in each)):
+        recent = tuple(TakenLedger(*each) for each in parts["recent"])
+        found = cls(parts["ledger"], recent, parts.get("createdMs", 0))
+        numbers = found.ledger_id, found.created_ms
+        for number in (*numbers, *(part for each in found.recent for part in each)):
             if type(number) is not int:
                 raise TypeError(f"{number!r} is no number")
         return found
@@ -69,6 +73,11 @@ class TableCommit(NamedTuple):
 
     ledger_ids: tuple[int, ...]
     properties: Mapping[str, str]
+
+
+def made_anew(taken: TakenUpTo, created_ms: int) -> bool:
+    """Whether a log that was made then is not the one that the table has taken."""
+    return 0 not in (taken.created_ms, created_ms) and taken.created_ms != created_ms
 
 
 def untold(taken: TakenUpTo, ledgers: Sequence[LedgerFacts]) -> list[TakenLedger]:
@@ -133,7 +142,7 @@ def commit_of(
     if not new:
         return None
     recent = [each for each in former.recent if each.ledger_id not in known]
-    now = TakenUpTo(new[-1].ledger_id, (*recent, *new))
+    now = TakenUpTo(new[-1].ledger_id, (*recent, *new), former.created_ms)
     properties = {TAKEN + partition: now.to_text()}
     if unfit:
         properties[UNFIT + partition] = TakenUpTo(unfit[-1]).to_text()

@@ -41,7 +41,7 @@ from magnetar.pipeline.tables.taking_rules import TableCommit, TakenUpTo, taken_
 from magnetar.pipeline.topic_names import partition_number
 from magnetar.pipeline.typed.inference import ReaderSchema
 from magnetar.tables.columns import main_schema, side_schema
-from magnetar.tables.layout import VALUE, WHY, TablePlace
+from magnetar.tables.layout import TAKEN, VALUE, WHY, TablePlace
 from magnetar.tables.warehouse import CATALOGS, table_errors
 
 TOPIC: Final = "magnetar.topic"
@@ -136,6 +136,15 @@ class TopicTable:
         none."""
         table = self.make_side() if side else self._main
         return taken_up_to(None if table is None else table.properties, partition)
+
+    def note(self, partition: str, taken: TakenUpTo) -> None:
+        """Say it, and add nothing. Raises ``TableError``."""
+        with (
+            table_errors(f"properties of table {self.place.table}"),
+            self.main.transaction() as change,
+        ):
+            change.set_properties({TAKEN + partition: taken.to_text()})
+        self.look()
 
     @property
     def reader_text(self) -> str | None:
