@@ -5,6 +5,7 @@ Standalone on small ledgers; what is in the table leaves the bookies after some 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -42,7 +43,14 @@ from magnetar.pipeline.tables.taking import (
 )
 from magnetar.pipeline.tables.taking_rules import TakenUpTo
 from magnetar.pipeline.tables.topic_table import READER, TopicTable, WrittenLedger
-from magnetar.pipeline.tables.upkeep import TableUpkeep, compact, expire, remove_orphans
+from magnetar.pipeline.tables.upkeep import (
+    ORPHAN_AGE_MS,
+    TableUpkeep,
+    compact,
+    expire,
+    named_metadata,
+    remove_orphans,
+)
 from magnetar.tables.layout import TAKEN, UNFIT, ledger_told
 from magnetar.tables.warehouse import CATALOGS
 from tests.integration.test_kafka_clients import (
@@ -471,6 +479,55 @@ def test_a_table_that_is_gone_is_said_and_the_topic_goes_on_without_it(
     assert left == [b"%06d" % number for number in range(done.rows, 400)]
     again = CliRunner().invoke(pipeline, line, standalone_mode=False)
     assert json.loads(again.stdout)["partitions"][0]["table"] == ""
+
+
+def test_a_table_that_was_dropped_can_be_brought_back(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """The job made an empty one in its place, and its upkeep took the files of the dropped one,
+    a day old, for some that nobody names: messages that were nowhere else were deleted."""
+    topic = "dropped"
+    publish(client, topic, 0, 300, batching_enabled=False)
+    close_ledgers(platform, topic)
+    take(platform, tmp_path, topic, kept_ms=1)
+    wait_until(lambda: all(e["offloaded"] for e in ledgers(platform, topic) if e["inTable"]))
+    table = catalog_in(tmp_path).place(full(topic))
+    catalog = CATALOGS.get(table)
+    metadata = catalog.load_table(table.table).metadata_location
+    catalog.drop_table(table.table)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    words = {"topics": (topic,), "warehouse": str(tmp_path), "service_url": platform.service_url}
+    failed = run(TABLE, TableOptions(**words), JobContext())  # type: ignore[arg-type]
+    assert "which is not in the catalog; was it dropped or renamed?" in failed.topics[0].errors[0]
+    assert "detach" in failed.topics[0].errors[0]
+    assert not failed.ok
+    catalog.register_table(table.table, metadata)
+    assert run(TABLE, TableOptions(**words), JobContext()).ok  # type: ignore[arg-type]
+    assert len(received(client, topic, 300)) == 300
+
+
+def test_files_of_a_table_that_had_the_name_before_stay(tmp_path: Path) -> None:
+    """They are no files of jobs that were killed; and what such jobs leave goes, with what says
+    which files a commit was to have."""
+    place = catalog_in(tmp_path).place(full("renamed"))
+    table = TopicTable(place, full("renamed"))
+    table.make(None, None, "none")
+    folder = Path(table.main.location().removeprefix("file://"))
+    for name in ("data/killed.parquet", "metadata/killed-m0.avro", "metadata/9-lost.metadata.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"left")
+    kept, former = TableUpkeep(), folder / "data" / "former.parquet"
+    former.write_bytes(b"of another table")
+    os.utime(former, (1_000_000_000, 1_000_000_000))
+    now_ms = time.time_ns() // 10**6
+    remove_orphans(table.main, now_ms, kept)
+    assert kept.files_removed == 0, "they may be of a job that goes on"
+    remove_orphans(table.main, now_ms + 2 * ORPHAN_AGE_MS, kept)
+    assert kept.files_removed == 3
+    assert former.exists()
+    assert table.look()
+    assert len(list((folder / "metadata").iterdir())) == len(named_metadata(table.main))
 
 
 def test_what_kafkas_and_pulsars_clients_wrote_are_rows_and_both_read_it_from_the_table(

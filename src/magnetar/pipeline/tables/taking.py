@@ -187,6 +187,8 @@ class Taking:
             partitions = self._watch.partitions(topic)
             if partitions == [topic]:  # a name that is misspelt is to leave no table behind
                 self._watch.ask(topic)
+            if not table.look():
+                self._check_needed(place, partitions)
             reader = self._prepare(table, topic)
             for partition in partitions:
                 try:
@@ -198,6 +200,20 @@ class Taking:
         self.tell_problem(topic, "; ".join(done.errors))
         self._count(topic, done)
         return done
+
+    def _check_needed(self, place: TablePlace, partitions: Sequence[str]) -> None:
+        """Whether a table may be made where none is of that name: one in its place would keep that
+        from being brought back which has messages that are nowhere else."""
+        for partition in partitions:
+            answer = self._watch.ask(partition, LogQuestion(ledgers=True))
+            only = [each.ledger_id for each in answer.ledgers if each.stored == StoredAt.TABLE]
+            if only and TablePlace.from_text(answer.table).table == place.table:
+                raise TableError(
+                    f"{partition}: its ledgers {only[0]} to {only[-1]} are in table {place.table} "
+                    "only, which is not in the catalog; was it dropped or renamed? Bring it back "
+                    "under that name. If it is gone for good, give them up: magnetar pipeline "
+                    "detach"
+                )
 
     def _look(self, topic: str) -> TopicTaken:
         done = TopicTaken(topic, self._options.catalog.place(topic).table)

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +47,8 @@ from magnetar.tables.warehouse import CATALOGS, table_errors
 
 TOPIC: Final = "magnetar.topic"
 READER: Final = "magnetar.schema"
+MADE: Final = "magnetar.made-ms"
+"""When a table was made: what lies in its folder since before is of one that had its name."""
 COMMITS_ONCE: Final = {"commit.retry.num-retries": "0"}
 PROPERTIES: Final = COMMITS_ONCE | {
     "write.metadata.metrics.column.frame": "none",
@@ -215,12 +218,13 @@ class TopicTable:
 
     def _create(self, name: str, schema: pa.Schema, properties: Mapping[str, str], by: str) -> None:
         catalog = CATALOGS.get(self.place)
+        properties = {**properties, MADE: str(time.time_ns() // 10**6)}
         with table_errors(f"making table {name}"):
             with suppress(NamespaceAlreadyExistsError):
                 catalog.create_namespace(name.rpartition(".")[0])
             try:
                 with catalog.create_table_transaction(
-                    name, schema, properties=dict(properties)
+                    name, schema, properties=properties
                 ) as change:
                     if by in _TRANSFORMS:
                         with change.update_spec() as spec:

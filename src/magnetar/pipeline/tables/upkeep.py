@@ -5,7 +5,8 @@ Rules:
 
 * A file is removed after the commit that lets go of it, and never one that a snapshot names.
 * A file that no snapshot names may be one that a job is about to commit: it is removed when it is
-  older than any job's round (``ORPHAN_AGE_MS``).
+  older than any job's round (``ORPHAN_AGE_MS``). One from before the table was made is of another
+  that had its name, and may be brought back.
 * Whoever commits at the same time wins: what was rewritten is thrown away, and is done next time.
 * Rows keep their entries together, one ledger to a row group: consumers are served from the files.
 
@@ -22,7 +23,7 @@ from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow as pa
-from pyarrow.fs import FileSelector
+from pyarrow.fs import FileInfo, FileSelector
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
 from pyiceberg.manifest import DataFile
@@ -31,7 +32,7 @@ from pyiceberg.table import FileScanTask, Table
 from magnetar.model.errors import TableError
 from magnetar.pipeline.tables.files import FileWriter
 from magnetar.pipeline.tables.small_files import SizedFile, SmallFilesRule
-from magnetar.pipeline.tables.topic_table import TopicTable
+from magnetar.pipeline.tables.topic_table import MADE, TopicTable
 from magnetar.tables.warehouse import table_errors
 
 ORPHAN_AGE_MS: Final = 24 * 3_600_000
@@ -170,7 +171,7 @@ def named_files(table: Table) -> set[str]:
 def remove_orphans(
     table: Table, now_ms: int, kept: TableUpkeep, age_ms: int = ORPHAN_AGE_MS
 ) -> None:
-    """Data files that no snapshot names: of jobs that were killed, or came second."""
+    """Files that nothing of the table names: of jobs that were killed, or came second."""
     io = table.io
     if not isinstance(io, PyArrowFileIO):
         raise TableError(
@@ -179,19 +180,37 @@ def remove_orphans(
     location = urlparse(table.location())
     with table_errors(f"listing the files of table {'.'.join(table.name())}"):
         files = io.fs_by_scheme(location.scheme or "file", location.netloc)
-        folder = (
-            f"{location.netloc}{location.path}/data" if location.netloc else f"{location.path}/data"
-        )
-        named = {_bare(path) for path in named_files(table)}
-        for each in files.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
-            old = (
-                each.is_file
-                and each.mtime_ns is not None
-                and each.mtime_ns // 10**6 < now_ms - age_ms
-            )
-            if old and _bare(each.path) not in named:
-                files.delete_file(each.path)
-                kept.files_removed += 1
+        named = {_bare(path) for path in named_files(table) | named_metadata(table)}
+        ages = _made_ms(table), now_ms - age_ms
+        for name in ("data", "metadata"):
+            folder = f"{location.netloc}{location.path}/{name}"
+            chosen = FileSelector(folder, allow_not_found=True, recursive=True)
+            for each in files.get_file_info(chosen):
+                if _left(each, *ages) and _bare(each.path) not in named:
+                    files.delete_file(each.path)
+                    kept.files_removed += 1
+
+
+ENDS: Final = (".parquet", ".avro", ".metadata.json")
+"""Of what a job writes; what others put there is theirs."""
+
+
+def _left(file: FileInfo, made_ms: int, before_ms: int) -> bool:
+    if not file.is_file or file.mtime_ns is None or not file.path.endswith(ENDS):
+        return False
+    return bool(made_ms <= file.mtime_ns // 10**6 < before_ms)
+
+
+def _made_ms(table: Table) -> int:
+    """0: a table of an earlier release."""
+    text = table.properties.get(MADE, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def named_metadata(table: Table) -> set[str]:
+    """The files that say what the table is, and was."""
+    former = {each.metadata_file for each in table.metadata.metadata_log}
+    return former | {table.metadata_location}
 
 
 def _bare(path: str) -> str:
