@@ -10,7 +10,7 @@ from magnetar.admin.peers import NoPeers, Peers, Transport
 from magnetar.admin.policies import PolicyService, quorums_of
 from magnetar.admin.topics import TopicService
 from magnetar.app.broker import Broker
-from magnetar.config import LedgerConfig
+from magnetar.config import Config, LedgerConfig
 
 HTTP_URL = "http://here:8080"
 
@@ -29,7 +29,7 @@ def topic_service(broker: Broker, transport: Transport | None = None) -> TopicSe
 
 
 def broker_service(broker: Broker) -> BrokerService:
-    return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()), broker.topics.names)
+    return BrokerService(broker.control, HTTP_URL, Peers(NoPeers()), broker.topics.names, Config())
 
 
 def compaction_service(broker: Broker) -> CompactionService:

@@ -41,6 +41,11 @@ def _add_brokers(router: APIRouter, service: BrokerService) -> None:
         """The release that this broker runs, Magnetar's own number."""
         return __version__
 
+    @router.get(BROKERS + "/configuration/runtime")
+    async def configuration() -> dict[str, str]:
+        """What this broker runs with: its settings by name, and `clusterName`."""
+        return service.configuration()
+
     @router.get(BROKERS + "/{cluster}")
     async def names_of_cluster(cluster: Segment) -> list[str]:
         """The same, of this cluster."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Final, TypeAlias
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
@@ -13,6 +14,7 @@ from magnetar.cluster.bundles import Bundle, policy_of
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, SoleBroker
 from magnetar.cluster.topic_name import TopicName, parse_namespace
+from magnetar.config import Config
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 
 TopicNames: TypeAlias = Callable[[str], Awaitable[Sequence[TopicName]]]
@@ -26,11 +28,18 @@ DEFAULT_ALGORITHM: Final = "range_equally_divide"
 
 
 class BrokerService:
-    """``http_url`` is that of this broker; ``topic_names`` lists a namespace."""
+    """``http_url`` is that of this broker; ``topic_names`` lists a namespace; ``config`` is only
+    shown."""
 
     def __init__(
-        self, control: ControlPlane, http_url: str, peers: Peers, topic_names: TopicNames
+        self,
+        control: ControlPlane,
+        http_url: str,
+        peers: Peers,
+        topic_names: TopicNames,
+        config: Config,
     ) -> None:
+        self._config = config
         self._topic_names = topic_names
         self._control = control
         self._peers = peers
@@ -44,6 +53,11 @@ class BrokerService:
         if cluster and cluster != self._control.name:
             raise TopicNotFoundError(f"this is cluster {self._control.name!r}; it knows no other")
         return sorted(await self._bundles.reports())
+
+    def configuration(self) -> dict[str, str]:
+        """Settings by name, as text, and the cluster's name as Pulsar calls it: its admin tool
+        marks this cluster by that when it lists clusters."""
+        return {"clusterName": self._control.name, **dict(_shown(self._config, ""))}
 
     async def brokers(self) -> list[BrokerView]:
         return [
@@ -180,3 +194,18 @@ class BrokerService:
             except ServedElsewhereError as error:
                 path = f"/admin/v2/namespaces/{bundle}/unload"
                 await self._peers.ask(error.http_url, PeerRequest("PUT", path))
+
+
+def _shown(section: object, above: str) -> Iterator[tuple[str, str]]:
+    """Names are those of configuration files. None is a secret: those lie in files."""
+    assert is_dataclass(section)
+    for field in fields(section):
+        value, name = getattr(section, field.name), above + field.name
+        if is_dataclass(value):
+            yield from _shown(value, name + ".")
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, tuple):
+            yield name, ",".join(map(str, value))
+        else:
+            yield name, str(value)

@@ -39,7 +39,10 @@ WHOLE: Final = (
     NotServed("/admin/v2/namespaces/grantPermissionsOnTopics", "permissions"),
     NotServed("/admin/v2/namespaces/revokePermissionsOnTopics", "permissions"),
     NotServed(f"{TOPIC}/subscription/*", "changing subscriptions over HTTP", "POST"),
-    NotServed(f"{TOPIC}/subscription/*/**", "expiring up to a message id, and analysing backlogs"),
+    NotServed(
+        f"{TOPIC}/subscription/*/**",
+        "expiring up to a message id, analysing backlogs, properties, and replicated subscriptions",
+    ),
     NotServed(f"{TOPIC}/*/dispatchRate", "dispatchRate of subscriptions"),
     NotServed("/admin/v2/brokers/backlog-quota-check", "backlog quotas"),
     NotServed("/admin/v2/brokers/configuration/**", "configuring brokers over HTTP"),

@@ -311,7 +311,7 @@ class RestServer:
             collector(registry=metrics.registry)
         topics = topic_service(process, broker, http_url, transport)
         peers = Peers(transport)
-        brokers = BrokerService(broker.control, http_url, peers, broker.topics.names)
+        brokers = BrokerService(broker.control, http_url, peers, broker.topics.names, config)
         app = api.create(
             metrics.registry,
             NamespaceService(

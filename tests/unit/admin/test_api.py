@@ -21,6 +21,7 @@ from magnetar.admin import api
 from magnetar.admin.not_served import NAMESPACE_PARTS, TOPIC_PARTS, WHOLE
 from magnetar.admin.server import DeadlineProtocol, HttpServer
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.config import Config
 from magnetar.env.health import WELL, Health, PartHealth
 from magnetar.env.listening import bind
 from magnetar.model.errors import NotLeaderError, StartError
@@ -79,6 +80,20 @@ def test_an_offer_of_another_protocol_is_passed_over(caplog: pytest.LogCaptureFi
 
     serve(scenario)
     assert [each.getMessage() for each in caplog.records if "uvicorn" in each.name] == []
+
+
+def test_the_configuration_has_the_clusters_name() -> None:
+    """`pulsar-admin clusters list` asks for it, to mark this cluster."""
+
+    async def scenario(p: Platform) -> None:
+        answer = (await p.client.get("/admin/v2/brokers/configuration/runtime")).json()
+        assert [answer["clusterName"]] == (await p.client.get("/admin/v2/clusters")).json()
+        assert answer["broker.auto_create_topics"] == "true"
+        assert answer["http.port"] == str(Config().http.port)
+        changed = await p.client.post("/admin/v2/brokers/configuration/a/b")
+        assert changed.status_code == 501
+
+    serve(scenario)
 
 
 def test_process_paths() -> None:
