@@ -27,6 +27,7 @@ from magnetar.wire.kafka.admin_messages import (
     DescribeConfigsResource,
     GrowTopic,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     NewTopic,
 )
 from magnetar.wire.kafka.apis import APIS, ApiKey
@@ -287,6 +288,10 @@ def test_metadata_shows_what_may_be_seen(tmp_path: Path) -> None:
             ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest(others)
         )
         assert [each.name for each in said.topics] == [OTHER], "not all of them"
+        listed = ListConfigResourcesRequest()
+        for peer, kinds in ((carol, {2}), (dave, set()), (await world.known(ROOT), {2, 4})):
+            answer = await peer.ask(ApiKey.LIST_CONFIG_RESOURCES, listed)
+            assert {each.kind for each in answer.resources} == kinds
         assert (await carol.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())).brokers
 
     run_secured(tmp_path, scenario)

@@ -756,11 +756,19 @@ def test_settings_of_a_group() -> None:
         said = {each.name: (each.value, each.source) for each in answer.results[0].configs}
         assert said["share.record.lock.duration.ms"] == ("1000", 8)
         assert said["share.auto.offset.reset"] == ("latest", 5)
-        for kinds, names in (([], [G]), ([GROUP_RESOURCE], [G]), ([2], [])):
+        for kinds, names in (
+            ([], [TOPIC, "0", G]),
+            ([GROUP_RESOURCE], [G]),
+            ([2], [TOPIC]),
+            ([4], ["0"]),
+            ([8, 16], []),
+        ):
             answer = await world.peer().ask(
                 ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest(kinds)
             )
             assert [each.name for each in answer.resources] == names
+        odd = await world.peer().ask(ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest([3]))
+        assert odd.error_code == ErrorCode.UNSUPPORTED_VERSION
         a, b = await joined(world, "a"), await joined(world, "b")
         await a.fetch(wait_ms_max=0)
         await b.fetch(wait_ms_max=0)

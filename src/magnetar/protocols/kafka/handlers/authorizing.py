@@ -20,13 +20,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 from magnetar.cluster.security.permissions import Action
 from magnetar.model.errors import UnknownTopicIdError
 from magnetar.protocols.kafka.handlers.admin import name_deleted
-from magnetar.protocols.kafka.handlers.cluster import name_topics, not_known
+from magnetar.protocols.kafka.handlers.cluster import all_names, name_topics, not_known
 from magnetar.protocols.kafka.handlers.configs import BROKER, TOPIC
 from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
 from magnetar.protocols.kafka.handlers.group_configs import GROUP
 from magnetar.protocols.kafka.handlers.partition_admin import (
     PARTITIONS_MAX,
-    all_names,
     from_cursor,
 )
 from magnetar.protocols.kafka.session import Handler, KafkaSession
@@ -367,9 +366,10 @@ async def list_resources(
     request: ListConfigResourcesRequest,
     handler: Handler,
 ) -> Any:
-    """Groups alone have resources of their own."""
+    """Those that the client may have described."""
     answer = await handler(session, head, request)
-    answer.resources, _ = await apart(
-        answer.resources, lambda each: session.grants.group(each.name)
-    )
+    errors = [await _config_error(session, Action.LOOKUP, each) for each in answer.resources]
+    answer.resources = [
+        each for each, error in zip(answer.resources, errors, strict=True) if not error
+    ]
     return answer

@@ -60,7 +60,7 @@ async def metadata(
     if request.include_cluster_operations:
         answer.cluster_operations = on_cluster(session)
     if request.topics is None or (head.version == 0 and not request.topics):
-        for name in await questions.ask(lambda: _all_names(services)):
+        for name in await questions.ask(lambda: all_names(services)):
             answer.topics.append(await _topic(services, name, False, nodes, questions))
     else:
         await name_topics(services, head, request, questions)
@@ -134,10 +134,11 @@ async def _nodes(session: KafkaSession, questions: Questions) -> Mapping[str, No
     return {url: node for url, node in found.items() if node.by(session.tls).port >= 0}
 
 
-async def _all_names(services: KafkaServices) -> list[str]:
-    """Of the default namespace: topics of others are asked for by their names."""
+async def all_names(services: KafkaServices) -> list[str]:
+    """Of the default namespace, sorted: topics of others are asked for by their names. Raises
+    ``MetadataError``."""
     topics = await services.topics.names(DEFAULT_NAMESPACE)
-    return list(dict.fromkeys(kafka_name(topic) for topic in topics))
+    return sorted({kafka_name(topic) for topic in topics})
 
 
 async def _topic(

@@ -31,6 +31,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.protocols.kafka.group_settings import NAMES as GROUP_NAMES
+from magnetar.protocols.kafka.handlers.cluster import all_names
 from magnetar.protocols.kafka.handlers.each_once import resources_once
 from magnetar.protocols.kafka.handlers.group_configs import GROUP, alter_group, describe_group
 from magnetar.protocols.kafka.handlers.recompression import CODECS
@@ -86,6 +87,9 @@ from magnetar.wire.kafka.admin_messages import (
     DescribedResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedResource,
 )
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.compression import compress
@@ -101,6 +105,7 @@ FROM_DEFAULT: Final = 5
 KINDS_WITHOUT: Final[Mapping[int, str]] = MappingProxyType(
     {8: "loggers of brokers", 16: "metrics of clients (which are not asked for any)"}
 )
+KINDS_LISTED: Final = frozenset((TOPIC, BROKER, GROUP, *KINDS_WITHOUT))
 NOT_SAID: Final = KafkaPolicy()
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -137,6 +142,33 @@ async def describe_configs(
             said.configs = [each for each in found if not keys or each.name in keys]
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
+    return answer
+
+
+async def list_resources(
+    session: KafkaSession, head: RequestHead, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """What DescribeConfigs can be asked for: groups with settings of their own, and all topics and
+    brokers."""
+    services, answer = session.services, ListConfigResourcesResponse()
+    if not KINDS_LISTED.issuperset(request.kinds):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    kinds = frozenset(request.kinds) or KINDS_LISTED
+    found: list[tuple[int, Iterable[str]]] = []
+    try:
+        if TOPIC in kinds:
+            found.append((TOPIC, await all_names(services)))
+        if BROKER in kinds:
+            nodes = {
+                services.node.node_id,
+                *(each.node_id for each in (await services.nodes()).values()),
+            }
+            found.append((BROKER, map(str, sorted(nodes))))
+        if GROUP in kinds:
+            found.append((GROUP, await services.control.groups.groups()))
+    except MagnetarError as error:
+        return ListConfigResourcesResponse(error_code=error_code(error))
+    answer.resources = [ListedResource(name, kind) for kind, names in found for name in names]
     return answer
 
 

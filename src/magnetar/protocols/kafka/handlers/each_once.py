@@ -37,7 +37,7 @@ def groups_once(groups: Iterable[G]) -> list[G]:
         else:
             known.topics += group.topics
             group.topics = known.topics
-    return [*found.values()]
+    return list(found.values())
 
 
 def resources_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.model.errors import InvalidPolicyError, MagnetarError
+from magnetar.model.errors import InvalidPolicyError
 from magnetar.protocols.kafka.group_settings import (
     NAMES,
     NUMBERS,
@@ -18,15 +18,9 @@ from magnetar.protocols.kafka.group_settings import (
     texts,
 )
 from magnetar.protocols.kafka.services import KafkaServices
-from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     DescribedConfig,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-    ListedResource,
 )
-from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.errors import error_code
 
 GROUP: Final = 32
 """The kind of resource."""
@@ -69,20 +63,6 @@ async def alter_group(
         check_times(services.config, said, wanted)
     if wanted and not validate_only:
         await services.control.groups.change(group_id, wanted)
-
-
-async def list_resources(
-    session: KafkaSession, head: RequestHead, request: ListConfigResourcesRequest
-) -> ListConfigResourcesResponse:
-    """Groups with settings. Topics and brokers have theirs always, and are asked for by name."""
-    answer = ListConfigResourcesResponse()
-    if not request.kinds or GROUP in request.kinds:
-        try:
-            groups = await session.services.control.groups.groups()
-        except MagnetarError as error:
-            return ListConfigResourcesResponse(error_code=error_code(error))
-        answer.resources = [ListedResource(name, GROUP) for name in groups]
-    return answer
 
 
 def _check_id(group_id: str) -> None:

@@ -11,13 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, NotAllowedError
 from magnetar.protocols.kafka.coordination.coordinator import NAMESPACE as GROUPS_NAMESPACE
-from magnetar.protocols.kafka.handlers.cluster import described_topic
-from magnetar.protocols.kafka.names import kafka_name, topic_of
+from magnetar.protocols.kafka.handlers.cluster import all_names, described_topic
+from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.partitions.partition import Partition
-from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.topics.deleting import delete_records as delete_records_of
 from magnetar.wire.kafka.apis import RequestHead
@@ -82,12 +80,6 @@ async def describe_topic_partitions(
             answer.cursor = DescribeCursor(name, first + len(said.partitions))
             break
     return answer
-
-
-async def all_names(services: KafkaServices) -> list[str]:
-    """As Metadata lists them, sorted. Raises ``MetadataError``."""
-    topics = await services.topics.names(DEFAULT_NAMESPACE)
-    return sorted({kafka_name(topic) for topic in topics})
 
 
 def from_cursor(names: Sequence[str], cursor: DescribeCursor | None) -> Sequence[str]:
