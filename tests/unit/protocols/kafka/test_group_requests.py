@@ -17,6 +17,7 @@ from magnetar.model.errors import (
 )
 from magnetar.protocols.kafka.coordination import coordinator_state, offset_log
 from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
+from magnetar.wire.kafka.admin_messages import DeleteTopic, DeleteTopicsRequest
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
 from magnetar.wire.kafka.consumer_group_messages import ConsumerGroupHeartbeatRequest
@@ -787,6 +788,23 @@ async def offsets_deleted(peer: KafkaPeer, *topics: str) -> tuple[int, dict[str,
     parts = [OffsetDeleteTopic(name, [OffsetDeleteRequestPartition(0)]) for name in topics]
     answer = await peer.ask(ApiKey.OFFSET_DELETE, OffsetDeleteRequest(G, parts))
     return answer.error_code, {each.name: each.partitions[0].error_code for each in answer.topics}
+
+
+def test_offsets_of_a_partition_that_is_not_there_are_not_deleted() -> None:
+    """Whoever had mistaken a name was told that they were; those of a topic that is gone can go."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        await make_topics(world, 2)
+        peer, unknown = world.peer(), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for topic in ("t", "t0", "t1"):
+            assert await committed(peer, 5, topic=topic) is ErrorCode.NONE
+        deleted = DeleteTopicsRequest([DeleteTopic("t0")])
+        assert (await peer.ask(ApiKey.DELETE_TOPICS, deleted)).topics[0].error_code == 0
+        found = await offsets_deleted(peer, "t", "t0", "nowhere")
+        assert found == (0, {"t": 0, "t0": 0, "nowhere": unknown})
+        assert await offsets_deleted(peer, "t0") == (0, {"t0": unknown})
+
+    run(scenario)
 
 
 def test_offsets_of_what_members_read_are_not_deleted() -> None:

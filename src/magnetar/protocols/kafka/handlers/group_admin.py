@@ -9,7 +9,9 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coord
 from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
 from magnetar.protocols.kafka.coordination.subscriptions import subscribed_topics
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
+from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import (
@@ -34,6 +36,7 @@ CONSUMER = "consumer"
 SHARE = "share"
 DEAD = "Dead"
 SUBSCRIBED = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class GroupAdminHandlers:
@@ -124,6 +127,7 @@ class GroupAdminHandlers:
         self, session: KafkaSession, head: RequestHead, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
         answer = OffsetDeleteResponse()
+        missing = await _missing(session.services, request)
         try:
             shard, group = await self.coordinator.known_group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
@@ -146,20 +150,29 @@ class GroupAdminHandlers:
                 for part in topic.partitions
                 if (topic.name, part.index) in known and topic.name not in used
             ]
+            missing.difference_update(known)
             await self.coordinator.change(shard, [(key, None) for key in keys])
         except MagnetarError as error:
             return OffsetDeleteResponse(error_code=coordinator_error(error))
-        answer.topics = [
-            TopicResults(
-                topic.name,
-                [
-                    PartitionResult(part.index, SUBSCRIBED if topic.name in used else 0)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        for topic in request.topics:
+            said = TopicResults(topic.name)
+            answer.topics.append(said)
+            for part in topic.partitions:
+                error = UNKNOWN if (topic.name, part.index) in missing else ErrorCode.NONE
+                error = SUBSCRIBED if topic.name in used else error
+                said.partitions.append(PartitionResult(part.index, error))
         return answer
+
+
+async def _missing(services: KafkaServices, request: OffsetDeleteRequest) -> set[tuple[str, int]]:
+    """What there is no partition of. (Of one that is gone offsets may be left, and can go.)"""
+    turns, found = LoopTurns(), set[tuple[str, int]]()
+    for topic in request.topics:
+        for part in topic.partitions:
+            await turns.next()
+            if not await services.has(topic.name, part.index):
+                found.add((topic.name, part.index))
+    return found
 
 
 def _unless_joined(members: Sized) -> ErrorCode:
