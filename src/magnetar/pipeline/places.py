@@ -45,6 +45,15 @@ class Point(NamedTuple):
     offset: int = NO_OFFSETS
 
 
+LEDGER_IDS: Final = 1 << 31
+"""Of what is called a ledger where ids are offsets (``log.partition.serving.batch_places``)."""
+
+
+def id_offset(place: Place) -> int:
+    """The offset that the place's entry has as its id, in a log where ids are offsets."""
+    return max(0, place.ledger_id) * LEDGER_IDS + max(0, place.entry_id)
+
+
 def after(ledger_id: int, entry_id: int, batch_index: int) -> Place:
     """The place right after a message."""
     if batch_index == UNBATCHED:

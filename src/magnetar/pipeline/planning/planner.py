@@ -37,6 +37,7 @@ from magnetar.pipeline.planning.plans import (
     held,
     kept_offset,
     lost_after,
+    misnumbered,
     place_after_bytes,
     resume,
     shares,
@@ -289,7 +290,7 @@ class Planner:
             self._reports.report(loss)
         starts = {
             name: point
-            if point.offset != NO_OFFSETS
+            if point.offset != NO_OFFSETS and not misnumbered(point, extents[name])
             else self._numbered(name, point.place, extents[name])
             for name, point in found.starts.items()
         }

@@ -15,10 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from magnetar.pipeline.losses import UNKNOWN_MS, LedgerFacts, LogExtent, Loss, loss_at
-from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Place, Point
-
-LEDGER_IDS = 1 << 31
-"""Of what is called a ledger where ids are offsets (``log.partition.serving.batch_places``)."""
+from magnetar.pipeline.places import LEDGER_IDS, NO_OFFSETS, START, Offset, Place, Point, id_offset
 
 Extents = Mapping[str, LogExtent]
 Points = dict[str, Point]
@@ -36,10 +33,13 @@ def end_of(extent: LogExtent) -> Point:
 def kept_offset(extent: LogExtent) -> int:
     """Before the messages from that number on nothing was deleted: where compaction took the first
     of them, the log's first message has a greater one."""
-    if not extent.by_offset:
-        return extent.first_offset
-    place = extent.kept_from
-    return max(0, place.ledger_id) * LEDGER_IDS + max(0, place.entry_id)
+    return id_offset(extent.kept_from) if extent.by_offset else extent.first_offset
+
+
+def misnumbered(point: Point, extent: LogExtent) -> bool:
+    """Whether its number, of a checkpoint of an earlier release, is that of a message before its
+    place: one that compaction took."""
+    return extent.by_offset and NO_OFFSETS < point.offset < id_offset(point.place)
 
 
 def created_of(extents: Extents) -> dict[str, int]:

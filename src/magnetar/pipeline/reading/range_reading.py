@@ -39,7 +39,7 @@ from magnetar.pipeline.losses import (
     loss_at,
     lost_entry,
 )
-from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry
+from magnetar.pipeline.places import NO_OFFSETS, START, Place, after_entry, id_offset
 from magnetar.pipeline.planning.splits import PlannedRange
 from magnetar.pipeline.reading.tails import EntryReader, Readers
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
@@ -214,6 +214,9 @@ class _Reading:
         self._by_offset = extent.by_offset
         if answer.of_places:
             self.offset = answer.of_places[0]
+        elif extent.by_offset and self.offset < id_offset(self.expected):
+            # Of a checkpoint of an earlier release: that of a message that compaction took.
+            self.offset = self._number_of(reader, self.expected)
         self._ledgers = {facts.ledger_id: facts for facts in answer.ledgers}
         gone = loss_at(part.topic, part.end, part.created_ms, extent)
         lost = loss_at(part.topic, self.expected, part.created_ms, extent) or gone
