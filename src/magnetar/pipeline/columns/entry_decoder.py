@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,12 @@ def decode_entries(
             bytes_max = LARGE_BLOCK_BYTES if few else BLOCK_BYTES
     if block:
         yield from decoder.decode(block, offsets)
+
+
+WAY_BEHIND: Final = (
+    "; it is there as it was sent, and failOnDataLoss does not pass over it: to read what lies "
+    "behind start there (startingOffsets, and a new checkpointLocation of a stream)"
+)
 
 
 class EntryDecoder:
@@ -206,7 +213,7 @@ class EntryDecoder:
                 batch = self._plain_batch(entry, offset)
             except ProtocolError as error:
                 where = f"{self._topic}: entry {entry.ledger_id}:{entry.entry_id}"
-                raise ProtocolError(f"{where}: {error}") from error
+                raise ProtocolError(f"{where}: {error}{WAY_BEHIND}") from error
             if batch is not None and batch.num_rows:
                 yield from _sliced(batch, batch.nbytes)
 
