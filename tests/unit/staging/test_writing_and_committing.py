@@ -15,6 +15,7 @@ from magnetar.model.errors import (
     StagedWriteError,
     StaleRunError,
 )
+from magnetar.staging import committer as committer_module
 from magnetar.staging import queries as queries_module
 from magnetar.staging.collecting import Leftovers
 from magnetar.staging.commit_rules import COMMITS_MAX, CommitVerdict, Offer, collected, taken_in
@@ -246,6 +247,40 @@ def test_who_wants_to_waits_until_topics_hold_the_rows() -> None:
         for topic in ("t", "u"):
             await world.queries.change("q", lambda r, t=topic: (None, taken_in(r, 0, t)))  # type: ignore[misc]
         await world.committer.wait_taken_in("q", 0, 5.0)
+
+    run(scenario)
+
+
+def test_who_waits_is_told_by_the_record_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking again now and then is for a watch that was lost: a micro-batch does not take that
+    long."""
+    monkeypatch.setattr(committer_module, "LOOK_AGAIN_S", 3600.0)
+
+    async def scenario(world: World) -> None:
+        await world.commit(RUN, 0, await world.offer(0))
+        waiting = asyncio.ensure_future(world.committer.wait_taken_in("q", 0, 3600.0))
+        for topic in ("t", "u"):
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            await world.queries.change("q", lambda r, t=topic: (None, taken_in(r, 0, t)))  # type: ignore[misc]
+        await waiting
+
+    run(scenario)
+
+
+def test_a_broker_that_does_not_answer_is_not_a_batch_that_is_committed() -> None:
+    """Whoever hears of a backlog hears that the batch is committed, and does not write it again."""
+
+    async def scenario(world: World) -> None:
+        get = world.metadata.get
+
+        async def silent(path: str) -> Versioned:
+            world.metadata.get = get  # type: ignore[method-assign]
+            raise TimeoutError("no answer")
+
+        world.metadata.get = silent  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            await world.committer.wait_taken_in("q", 0, 3600.0)
 
     run(scenario)
 

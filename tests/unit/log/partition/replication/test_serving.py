@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+import structlog
 
 from magnetar.log.partition.group_append import Outcome
 from magnetar.log.partition.hosting import HostedReplica
@@ -92,11 +93,17 @@ def test_one_that_cannot_be_read_does_not_keep_others_from_it(
             raise error
 
         monkeypatch.setattr(led[0].source, "range_from", fails)
-        for _ in range(2):
-            one, other = await _fetched(fetches)
-            assert one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert other.error_code == ErrorCode.NONE
-            assert other.records, "its batches"
+        with structlog.testing.capture_logs() as logs:
+            for offset in (0, 0, 5):
+                one, other = await _fetched(fetches, offset)
+                assert one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert other.error_code == ErrorCode.NONE
+                assert other.records, "its batches"
+        # Its follower asks again and again.
+        assert [(each["partition"], each["offset"]) for each in logs] == [
+            ("partition t-0", 0),
+            ("partition t-0", 5),
+        ]
 
     tell(story)
 
