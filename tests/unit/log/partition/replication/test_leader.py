@@ -1,0 +1,155 @@
+"""A leader: what counts as stored, and what an append that waits is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from magnetar.log.partition.leader_epochs import LeaderEpochs
+from magnetar.log.partition.replication.leader import AppendOutcome, FetchRequest, PartitionLeader
+from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.model.errors import (
+    FencedLeaderEpochError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
+
+ME, OTHER, STRANGER = Member(1, 10), Member(2, 20), Member(9, 90)
+ALONE = PartitionState((1, 2), 1, (ME,), (), 1, 100, 5)
+BOTH = replace(ALONE, isr=(ME, OTHER))
+
+
+def leading(state: PartitionState, log_end: int = 0, high_watermark: int = 0) -> PartitionLeader:
+    epochs = LeaderEpochs()
+    epochs.assign(4, 0)
+    return PartitionLeader(
+        ME, state, epochs,
+        log_start=0, log_end=log_end, stored_end=log_end, high_watermark=high_watermark,
+        now_ms=0, lag_ms_max=1000,
+    )  # fmt: skip
+
+
+def fetched(leader: PartitionLeader, offset: int, who: Member = OTHER, epoch: int = 5) -> None:
+    leader.fetched(FetchRequest(who, epoch, offset, -1), 0)
+
+
+def test_one_alone_has_committed_what_it_has_stored() -> None:
+    leader = leading(ALONE)
+    leader.appended(3)
+    assert leader.high_watermark == 0, "nothing of it is stored"
+    leader.stored(2)
+    assert leader.high_watermark == 2
+    assert [leader.outcome(each) for each in (1, 2)] == [
+        AppendOutcome.COMMITTED,
+        AppendOutcome.WAITS,
+    ]
+    assert [leader.stored_here(each) for each in (1, 2)] == [True, False]
+    leader.stored(1)  # told late
+    assert leader.high_watermark == 2
+    assert leader.stored_here(1)
+
+
+def test_with_another_in_sync_it_is_committed_when_both_have_it() -> None:
+    leader = leading(BOTH)
+    leader.appended(4)
+    leader.stored(4)
+    assert leader.high_watermark == 0
+    fetched(leader, 3)
+    assert leader.high_watermark == 3
+    assert leader.outcome(3) is AppendOutcome.WAITS
+    assert leader.stored_here(3)
+    leader.appended(6)
+    fetched(leader, 6)  # of what is not synced here
+    assert leader.high_watermark == 4
+
+
+def test_with_too_few_in_sync_nothing_is_taken_and_nothing_more_is_committed() -> None:
+    leader = leading(replace(BOTH, min_isr=2))
+    leader.check_append()
+    leader.appended(4)
+    leader.stored(4)
+    fetched(leader, 2)
+    leader.learnt(replace(ALONE, min_isr=2))
+    with pytest.raises(NotEnoughReplicasError, match="1 of 2 replicas are in sync; 2 are needed"):
+        leader.check_append()
+    assert leader.high_watermark == 2
+    assert [leader.outcome(each) for each in (1, 3)] == [
+        AppendOutcome.TOO_FEW,
+        AppendOutcome.WAITS,
+    ]
+
+
+def test_who_is_not_assigned_counts_for_nothing() -> None:
+    leader = leading(ALONE, log_end=4, high_watermark=4)
+    fetched(leader, 4, STRANGER)
+    assert leader.pending is None
+    fetched(leader, 4)
+    assert leader.pending == (ME, OTHER)
+
+
+def test_a_fetch_that_is_refused_counts_for_nothing() -> None:
+    leader = leading(BOTH, log_end=4)
+    for epoch, refusal in ((4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)):
+        with pytest.raises(refusal):
+            fetched(leader, 4, epoch=epoch)
+    with pytest.raises(OffsetOutOfRangeError):
+        fetched(leader, 5)
+    leader.trimmed(3)
+    with pytest.raises(OffsetOutOfRangeError):
+        fetched(leader, 2)
+    assert leader.high_watermark == 0
+    fetched(leader, 3)
+    assert leader.high_watermark == 3
+
+
+def test_one_that_parts_is_told_where_and_counts_for_nothing() -> None:
+    """It has batches of epoch 4 that the leader has not, which began epoch 5 before them."""
+    leader = leading(BOTH, log_end=4)
+    grant = leader.fetched(FetchRequest(OTHER, 5, 9, 4), 0)
+    assert grant.diverging == (4, 4)
+    assert leader.high_watermark == 0
+
+
+def test_one_that_joins_is_waited_for_from_when_it_is_asked_for() -> None:
+    """The store may hold it already: what is committed without it would be lost with this one."""
+    leader = leading(ALONE, log_end=4, high_watermark=4)
+    fetched(leader, 3)
+    assert leader.pending is None, "it lacks what is committed"
+    fetched(leader, 4)
+    assert leader.pending == (ME, OTHER)
+    leader.appended(6)
+    leader.stored(6)
+    assert leader.high_watermark == 4
+    leader.in_doubt()
+    assert leader.high_watermark == 4
+    leader.learnt(ALONE)  # it was not stored
+    assert leader.high_watermark == 6
+
+
+def test_one_that_leaves_is_waited_for_until_that_is_stored() -> None:
+    leader = leading(BOTH, log_end=4, high_watermark=4)
+    leader.appended(6)
+    leader.stored(6)
+    leader.tick(1000)
+    assert leader.pending is None, "its time is not over"
+    leader.tick(1001)
+    assert leader.pending == (ME,)
+    assert leader.high_watermark == 4
+    leader.learnt(ALONE)
+    assert leader.high_watermark == 6
+
+
+def test_a_new_disk_of_a_member_is_another_one() -> None:
+    """What the broker had before it lost its disk is nobody's: the new one has what it fetches."""
+    leader = leading(BOTH, log_end=4, high_watermark=0)
+    fetched(leader, 4)
+    leader.learnt(ALONE)
+    leader.appended(8)
+    leader.stored(8)
+    new = Member(OTHER.broker, 21)
+    fetched(leader, 0, new)
+    assert leader.pending is None
+    fetched(leader, 8, new)
+    assert leader.pending == (ME, new)
