@@ -212,6 +212,18 @@ def test_ids_by_time_and_the_last_one() -> None:
     serve(scenario)
 
 
+def test_the_last_id_is_that_of_a_batchs_last_message() -> None:
+    """Clients compare ids, and what is in a batch is after the batch's own id: who reads up to
+    that would leave the last batch out."""
+
+    async def scenario(p: Platform) -> None:
+        await filled(p, entry(b"a"), entry(singles(b"b", b"c", b"d"), num_messages_in_batch=3))
+        last = (await p.client.get(f"{P}/t/lastMessageId")).json()
+        assert (last["entryId"], last["batchIndex"]) == (1, 2)
+
+    serve(scenario)
+
+
 def test_an_id_between_two_ledgers_is_not_that_of_the_next_entry() -> None:
     """A log reads on from wherever it is asked to."""
 

@@ -18,7 +18,6 @@ import structlog
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import Cursor, ReadableLog
-from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerMetadataError,
     ConsumerAssignError,
@@ -28,7 +27,6 @@ from magnetar.model.errors import (
     MagnetarError,
     NoEntryError,
     NotAllowedError,
-    ProtocolError,
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
@@ -64,11 +62,10 @@ from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.seek import seek
 from magnetar.topics.subscribable import SubscribableTopic, Subscribed
 from magnetar.topics.subscription import Kind, Subscription
-from magnetar.wire.kafka.batches import is_batch, read_batch_header
+from magnetar.wire.crossing.batch_index import last_index
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow, signed64
-from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandRedeliverUnacknowledgedMessages,
@@ -436,21 +433,7 @@ async def _last_index_at(view: ReadableLog, last: Position) -> int:
             entries = await view.read(last, 1, 1)
         except (EntryDamagedError, NoEntryError):
             return -1
-    return max(map(_last_index, entries), default=-1)
-
-
-def _last_index(entry: Entry) -> int:
-    """The batch index of the entry's last message, -1 if it is no batch. A record batch of a Kafka
-    producer is one to Pulsar's consumers."""
-    if entry.kept:
-        return max(64 * at + word.bit_length() for at, word in enumerate(entry.kept) if word) - 1
-    if is_batch(entry.payload):
-        return read_batch_header(entry.payload).last_offset_delta
-    try:
-        metadata = entry_metadata(entry.payload)
-    except ProtocolError:
-        return -1
-    return metadata.num_messages - 1 if metadata.batched else -1
+    return max(map(last_index, entries), default=-1)
 
 
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
