@@ -36,6 +36,7 @@ from magnetar.log.seam import (
     KeyCompaction,
     KnownLog,
     LedgerStats,
+    LogEnd,
     LogEpochs,
     LogFront,
     LogProducers,
@@ -46,6 +47,7 @@ from magnetar.log.seam import (
     ReaderHold,
     Run,
     Survivor,
+    Termination,
 )
 from magnetar.log.watching import ReadableWatch
 from magnetar.log.whole import Whole
@@ -55,6 +57,7 @@ from magnetar.model.errors import (
     LogClosedError,
     LogError,
     LogFencedError,
+    LogTerminatedError,
     MagnetarError,
     NoSpaceError,
     NoSuchLogError,
@@ -410,6 +413,21 @@ class WholeFront:
         raise NotAllowedError("a log in memory keeps all")
 
 
+class MemoryTermination:
+    """Implements ``log.seam.Termination``."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.terminated = False
+        self._log = log
+
+    async def terminate(self, check: Callable[[], Awaitable[None]]) -> None:
+        if not self.terminated:
+            self._log.release()
+            await check()
+            self.terminated = True
+            self._log._watch.grew()
+
+
 class MemoryLog:
     """One log; ledger ids start at 1."""
 
@@ -447,6 +465,9 @@ class MemoryLog:
         self.checkpoints: Checkpoints = self._checkpoints
         self.holds: Holds = MemoryHolds()
         self.compaction: KeyCompaction = MemoryCompaction(self)
+        self.ended = MemoryTermination(self)
+        self.termination: Termination = self.ended
+        self.end: LogEnd = self.ended
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -466,6 +487,8 @@ class MemoryLog:
         pending, self._pending = self._pending, []
         for datas, done, content in pending:
             error = LogClosedError(f"log {self.name} is closed") if self.closed else self.failing
+            if self.end.terminated and error is None:
+                error = LogTerminatedError(f"log {self.name} is terminated")
             if error is not None:
                 done(error, ())
             else:
@@ -578,6 +601,7 @@ class MemoryLog:
     def _keep(self, old: MemoryLog) -> None:
         """Hold what ``old``, the same log opened before, has held."""
         self._entries += old._entries
+        self.ended.terminated = old.ended.terminated
         self._order.told(old._order.content())
         self._cursors = old._cursors.moved_to(self)
         self.cursors = self._cursors
@@ -662,6 +686,7 @@ class FollowedMemoryLog:
     def move_to(self, log: MemoryLog) -> None:
         self._log = self.chain._log = log
         self.positions = log.positions
+        self.end = log.end
         log.watch_readable(self._watch.grew)
 
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
@@ -684,7 +709,7 @@ class FollowedMemoryLog:
     def stats(self) -> LogStats:
         return replace(self._log.stats(), cursors={})
 
-    def end(self, error: LogError) -> None:
+    def finish(self, error: LogError) -> None:
         if self._ended is None:
             self._ended = error
             self._watch.grew()
@@ -693,7 +718,7 @@ class FollowedMemoryLog:
 
     async def close(self) -> None:
         self._ended_watchers.clear()
-        self.end(LogClosedError(f"log {self.name} is closed"))
+        self.finish(LogClosedError(f"log {self.name} is closed"))
         if self._store.followed.get(self.name) is self:
             del self._store.followed[self.name]
 
@@ -774,7 +799,7 @@ class MemoryLogStore:
         self.logs.pop(name, None)
         self._tell_names(name)
         if name in self.followed:
-            self.followed[name].end(NoSuchLogError(f"log {name} was deleted"))
+            self.followed[name].finish(NoSuchLogError(f"log {name} was deleted"))
 
     async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
         await asyncio.sleep(0)

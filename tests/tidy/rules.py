@@ -280,7 +280,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("subscribable",),
         ("followed_topic", "topic"),
         ("opening", "policies_in_force", "seek", "skipping", "stats", "unloading"),
-        ("bindings", "compacting", "deleting", "followed_topics", "registry"),
+        ("bindings", "compacting", "deleting", "followed_topics", "registry", "terminating"),
         ("engine_rules", "intakes", "partitioned_deletion", "rates", "steering", "upkeep"),
     ),
     "magnetar.protocols.pulsar": (

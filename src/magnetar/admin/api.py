@@ -21,6 +21,7 @@ from magnetar.admin import (
     permission_api,
     policy_api,
     schema_api,
+    termination_api,
     topic_api,
 )
 from magnetar.admin.body_limit import BodyLimit
@@ -35,6 +36,7 @@ from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.policies import PolicyService
 from magnetar.admin.schemas import SchemaService
+from magnetar.admin.termination import TerminationService
 from magnetar.admin.topics import TopicService
 from magnetar.cluster.security.access import Access
 from magnetar.config import SecurityConfig
@@ -55,6 +57,7 @@ def create(
     messages: MessageService | None = None,
     guard: tuple[Access, SecurityConfig] | None = None,
     deletions: DeletionService | None = None,
+    termination: TerminationService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -84,6 +87,8 @@ def create(
         app.include_router(topic_api.routes(topics, health))
     if deletions is not None:
         app.include_router(deletion_api.routes(deletions))
+    if termination is not None:
+        app.include_router(termination_api.routes(termination))
     if compaction is not None:
         app.include_router(compaction_api.routes(compaction))
     if messages is not None:

@@ -34,9 +34,10 @@ from magnetar.model.errors import (
 
 log = structlog.get_logger(__name__)
 
+KAFKA_GROUPS: Final = "public/kafka-groups"
 KEPT: Final[Mapping[str, str]] = {
     DEFAULT_NAMESPACE: "it is made at every start, for topics that are named without one",
-    "public/kafka-groups": "groups and transactions of Kafka's clients are kept there",
+    KAFKA_GROUPS: "groups and transactions of Kafka's clients are kept there",
 }
 ROUNDS_MAX: Final = 5
 """Looks at a namespace that is being emptied; what came while it was not yet known to go."""

@@ -106,7 +106,7 @@ TOPIC_PARTS: Final = (
     "policies", "properties", "publishRate", "replication",
     "replicatorDispatchRate", "resourceGroup",
     "shadowTopics", "subscribeRate", "subscriptionDispatchRate",
-    "subscriptionTypesEnabled", "terminate", "trim", "truncate",
+    "subscriptionTypesEnabled", "trim", "truncate",
 )  # fmt: skip
 """What Pulsar has below a topic."""
 

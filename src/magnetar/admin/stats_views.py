@@ -147,6 +147,7 @@ class TopicStatsView(TopicTotals):
     loaded_at: str  # ours
     retention: RetentionView
     storage_problem: str = ""  # ours: what keeps messages from being stored, and what to do
+    terminated: bool = False  # ours: it takes no more messages, for good
 
 
 class PartitionedStatsView(TopicTotals):

@@ -94,6 +94,7 @@ async def topic_stats(
         loaded_at=_time(topic.loaded_at_ms),
         retention=retention_view(topic.policy.log.retention),
         storage_problem=topic.storage_problem,
+        terminated=topic.log.end.terminated,
     )
 
 
@@ -203,8 +204,7 @@ def internal_stats(topic: Topic) -> InternalStatsView:
         current_ledger_entries=open_ledgers[-1].entries if open_ledgers else 0,
         current_ledger_size=open_ledgers[-1].stored_bytes if open_ledgers else 0,
         last_confirmed_entry=str(stored.readable),
-        # A log without an open ledger makes one with the next append.
-        state="LedgerOpened" if open_ledgers else "ClosedLedger",
+        state=_state(topic, bool(open_ledgers)),
         compacted_ledger=_compacted(topic.log.compaction.stats),
         ledgers=[
             TopicLedgerView(
@@ -226,6 +226,13 @@ def internal_stats(topic: Topic) -> InternalStatsView:
         table=None if stored.table is None else without_passwords(stored.table.where),
         ledgers_awaiting_table=stored.awaiting_table,
     )
+
+
+def _state(topic: Topic, has_open_ledger: bool) -> str:
+    """In Pulsar's words. A log without an open ledger makes one with the next append."""
+    if topic.log.end.terminated:
+        return "Terminated"
+    return "LedgerOpened" if has_open_ledger else "ClosedLedger"
 
 
 def _compacted(found: CompactedStats | None) -> CompactedLedgerView | None:

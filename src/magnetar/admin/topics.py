@@ -216,7 +216,7 @@ class TopicService:
     async def delete_wherever(self, part: TopicName, force: bool) -> None:
         """A topic without partitions, or one partition, by whoever serves it. Raises
         ``TopicNotFoundError``, ``NotAllowedError``, ``PeerError``."""
-        owner = await self._locate(part)
+        owner = await self.locate(part)
         if isinstance(owner, At):
             query = {"force": str(force).lower()}
             await self._peers.ask(owner.http_url, about_topic("DELETE", part, query=query))
@@ -278,11 +278,12 @@ class TopicService:
                 ".../partitions or .../partitioned-stats for all of them"
             )
 
-    async def _locate(self, name: TopicName) -> Owner:
+    async def locate(self, name: TopicName) -> Owner:
+        """Who serves it, as whoever asks knows it."""
         return await self._control.ownership.locate(name, AUTHORITATIVE.get())
 
     async def _check_here(self, name: TopicName) -> None:
-        owner = await self._locate(name)
+        owner = await self.locate(name)
         if isinstance(owner, At):
             raise _elsewhere(name, owner)
 
@@ -324,7 +325,7 @@ class TopicService:
 
     async def _stats_of(self, name: TopicName, create: bool = False) -> TopicStatsView:
         """Of a topic of any broker."""
-        owner = await self._locate(name)
+        owner = await self.locate(name)
         if isinstance(owner, At):
             return await self._stats_at(owner, name)
         return await self._stats(await self._topics.get(name, create))
@@ -359,7 +360,7 @@ class TopicService:
         names: dict[str, None] = {}
         name = parse_topic(topic)
         for part in await self._parts(name):
-            owner = await self._locate(part)
+            owner = await self.locate(part)
             if not isinstance(owner, At):
                 found = (await self._topics.get(part, create=False)).subscriptions
             elif part == name:
@@ -381,7 +382,7 @@ class TopicService:
             await self._make_subscription(part, subscription, start)
 
     async def _make_subscription(self, part: TopicName, subscription: str, start: Position) -> None:
-        owner = await self._locate(part)
+        owner = await self.locate(part)
         if isinstance(owner, At):
             what = subscription_path(subscription)
             body = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
@@ -428,7 +429,7 @@ class TopicService:
     async def _move(
         self, part: TopicName, *, subscription: str, to: Place, after: bool, whole: bool
     ) -> None:
-        owner = await self._locate(part)
+        owner = await self.locate(part)
         if not isinstance(owner, At):
             opened = await self._topics.get(part, create=False)
             positions = opened.readable.positions
@@ -461,7 +462,7 @@ class TopicService:
     async def _expire(
         self, part: TopicName, *, subscription: str | None, age_s: int, whole: bool
     ) -> None:
-        owner = await self._locate(part)
+        owner = await self.locate(part)
         if isinstance(owner, At):
             if whole:
                 raise _elsewhere(part, owner)
@@ -481,7 +482,7 @@ class TopicService:
     async def _delete_subscription(
         self, part: TopicName, *, subscription: str, force: bool, whole: bool
     ) -> None:
-        owner = await self._locate(part)
+        owner = await self.locate(part)
         if not isinstance(owner, At):
             topic = await self._topics.get(part, create=False)
             await topic.delete_subscription(subscription, force)

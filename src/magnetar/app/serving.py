@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from magnetar.admin.peers import Transport
     from magnetar.admin.server import HttpServer
     from magnetar.admin.topics import TopicService
+
 log = structlog.get_logger(__name__)
 
 LOGS_END_S = 10.0
@@ -295,6 +296,7 @@ class RestServer:
         from magnetar.admin.policies import PolicyService, quorums_of
         from magnetar.admin.schemas import SchemaService
         from magnetar.admin.server import HttpServer
+        from magnetar.admin.termination import TerminationService
 
         config, metrics = process.config, process.metrics
         cluster, ledgers, broker = parts
@@ -312,6 +314,7 @@ class RestServer:
         topics = topic_service(process, broker, http_url, transport)
         peers = Peers(transport)
         brokers = BrokerService(broker.control, http_url, peers, broker.topics.names, config)
+        messages = MessageService(topics, EitherEntryFormat())
         app = api.create(
             metrics.registry,
             NamespaceService(
@@ -328,9 +331,10 @@ class RestServer:
             PolicyService(broker.control, broker.topics, quorums_of(config.ledger)),
             brokers,
             CompactionService(broker.control, broker.topics, broker.compactions, peers),
-            MessageService(topics, EitherEntryFormat()),
+            messages,
             None if broker.access is None else (broker.access, config.security),
             DeletionService(broker.control, topics, brokers),
+            TerminationService(topics, messages, peers),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -33,6 +33,7 @@ def topics() -> None:
       magnetar topics policies set flights --retention-time 30d
       magnetar topics expire flights --older-than 1h
       magnetar topics seek flights --subscription billing --to 1h
+      magnetar topics terminate flights
       magnetar topics delete flights
     """
 
@@ -116,6 +117,9 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
     )
     for problem in sorted({each["storageProblem"] for each in found.values()} - {""}):
         click.echo(f"Nothing can be stored now: {problem}")
+    terminated = [name for name, each in found.items() if each.get("terminated")]
+    if terminated:
+        click.echo(f"Terminated, so that nothing more is published: {', '.join(terminated)}")
 
 
 def _topic_row(name: str, each: Mapping[str, Any]) -> tuple[object, ...]:
@@ -261,6 +265,22 @@ def unload(topic: str, url: str) -> None:
     """Close TOPIC, or all its partitions; clients come back at once, which opens it again."""
     RestClient(url).put(f"{topic_path(topic)}/unload")
     click.echo(f"unloaded {topic}")
+
+
+@topics.command()
+@click.argument("topic")
+@url_option
+def terminate(topic: str, url: str) -> None:
+    """Let nothing more be published to TOPIC, for good. What it holds stays to be read; producers
+    are refused, and consumers are told when they have acknowledged all. There is no way back."""
+    rest, path = RestClient(url), topic_path(topic)
+    partitions = rest.get(f"{path}/partitions")["partitions"]
+    part = "/terminate/partitions" if partitions else "/terminate"
+    found = rest.post(f"{path}{part}", None)
+    lasts = list(found.items()) if partitions else [("", found)]
+    for number, last in lasts:
+        what = f"partition {number} of {topic}" if partitions else topic
+        click.echo(f"terminated {what}; its last message is {last['ledgerId']}:{last['entryId']}")
 
 
 @topics.command()

@@ -16,6 +16,8 @@ than ten methods (``tests/tidy``):
 ``Checkpoints``    ``log.checkpoints``: what its feeder knows, kept with the log's record
 ``KeyCompaction``  ``log.compaction``: the log with what compaction has left of its older part
 ``Holds``          ``log.holds``: readers, whose ledgers are not deleted meanwhile
+``LogEnd``         ``log.end``: whether more comes
+``Termination``    ``log.termination``: nothing more comes
 ``TabledLedgers``  ``log.tabled``: ledgers that are in a table, where bookies need not keep them
 ``Cursor``         one of them; what it says is kept in an ``AckStore`` (``log.ack_store``)
 ``CursorLending``  ``cursor.lending``: what is done with a cursor whose subscription another
@@ -588,11 +590,35 @@ class Positions(Protocol):
         ...
 
 
+class LogEnd(Protocol):
+    """Whether more comes."""
+
+    @property
+    def terminated(self) -> bool:
+        """Nothing more is appended to the log, whoever opens it: ``positions.readable`` is its last
+        entry. ``watch_readable`` tells of that, too."""
+        ...
+
+
+class Termination(LogEnd, Protocol):
+    """The end of a log, for its one owner."""
+
+    async def terminate(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Nothing is appended any more, by nobody: stored when it returns. What was appended before
+        has its outcome by then; what comes during it waits, and is refused with
+        ``LogTerminatedError``. ``check``: awaited when nothing is under way any more; what it
+        raises is raised, and the log goes on. Again is no error. One call at a time. Raises
+        ``NotAllowedError`` for a log that cannot, and ``LogError``, ``LedgerError``,
+        ``MetadataError``: then it is in doubt, and the log takes nothing before it is stored."""
+        ...
+
+
 class ReadableLog(Protocol):
     """One topic partition's log, to be read; whoever writes it may be elsewhere."""
 
     name: str
     positions: Positions
+    end: LogEnd
 
     def watch_readable(self, grown: Callable[[], None]) -> Callable[[], None]:
         """Call ``grown`` whenever ``positions.readable`` has moved, by whatever means: on the
@@ -715,6 +741,7 @@ class WritableLog(ReadableLog, Protocol):
     front: LogFront
     epochs: LogEpochs
     opening: Opening
+    termination: Termination
     epoch: int
     """Of this opening: greater than that of every earlier one."""
     followable: bool

@@ -220,6 +220,10 @@ class LogFencedError(LogClosedError):
     """Another broker owns the log now."""
 
 
+class LogTerminatedError(LogError):
+    """The log takes nothing more, for good; what it holds is read as before."""
+
+
 class NoSuchLogError(LogClosedError):
     """There is no log of that name, or the one that was followed was deleted."""
 

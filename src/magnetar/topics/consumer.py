@@ -6,6 +6,7 @@ What is out at it and what it may get is its seat's, and so the dispatch machine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -16,6 +17,14 @@ from magnetar.topics.dispatch.seats import Seat
 from magnetar.topics.redelivery import Key
 
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ConsumerNews(Enum):
+    """What a consumer's client is told of it, and goes on."""
+
+    ACTIVE = "of a failover subscription it is the active one"
+    PASSIVE = "another is"
+    ENDED = "all of the topic is acknowledged, and nothing more comes"
 
 
 class ConsumerClient(Protocol):
@@ -49,9 +58,7 @@ class ConsumerClient(Protocol):
         """What was acknowledged by that request is stored, or is refused."""
         ...
 
-    def tell_active(self, active: bool) -> None:
-        """Say whether a failover consumer is the active one."""
-        ...
+    def tell(self, news: ConsumerNews) -> None: ...
 
     def tell_closed(self, service_url: str = "") -> None:
         """The consumer was closed here; its client looks up again and subscribes anew: at the
@@ -110,6 +117,8 @@ class Consumer:
         self.entries_out = 0
         self.redelivered = 0
         self.acknowledged = 0
+        self.told_end = False
+        """That nothing more comes."""
         self.last_asked_ms = 0
         """When it last said how much it takes; milliseconds since 1970, 0: never. So the others."""
         self.last_sent_ms = 0

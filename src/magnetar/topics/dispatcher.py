@@ -26,7 +26,7 @@ from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.entry import Description, Entry
 from magnetar.model.errors import ErasedEntryError, ProtocolError
 from magnetar.model.ids import Position
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consumer import Consumer, ConsumerNews
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.seats import Machine
 from magnetar.topics.entry_format import EntryFormat, describe
@@ -168,6 +168,19 @@ class Dispatcher:
         self._rounds()
         if self._delays is not None:
             self._delays.arm()
+        if self._log.end.terminated:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Nothing more comes: consumers are told once all is acknowledged, each once; what is sent
+        again before that may still go to any of them."""
+        if self._cursor.backlog_entries():
+            return
+        for seat in self.machine.seats:
+            consumer = seat.owner
+            if not consumer.told_end:
+                consumer.told_end = True
+                consumer.client.tell(ConsumerNews.ENDED)
 
     def _rounds(self) -> None:
         machine, delays = self.machine, self._delays
@@ -334,11 +347,17 @@ class Dispatcher:
         if freed:
             self.wake()
 
+    def look_for_end(self) -> None:
+        """Something was acknowledged, or a consumer has come: perhaps there is nothing left."""
+        if self._log.end.terminated:
+            self.wake()
+
     def settle_until(self, last: Position) -> None:
         """Everything up to ``last`` is acknowledged: forget what of it is out, or waits."""
         out = [key for seat in self.machine.seats for key in seat.out if key <= last]
         self.settle([Position(*key) for key in (*out, *self.feed.redelivery.up_to(last))])
         self.feed.skip_acknowledged()
+        self.look_for_end()
 
     def take_back(self, consumer: Consumer, keys: Sequence[Key]) -> None:
         """``consumer`` refuses ``keys``, or all that is out at it if none are named: they go to

@@ -96,6 +96,11 @@ class TopicIntake:
     # -- what is in the log already -----------------------------------------------------------
 
     @property
+    def taking(self) -> bool:
+        """Something is being taken in."""
+        return self._taking > 0
+
+    @property
     def left_behind(self) -> bool:
         """A former owner has taken something in; until ``load`` its checkpoint stands still."""
         return not self._loaded and self._log.checkpoints.stored is not None

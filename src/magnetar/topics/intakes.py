@@ -178,6 +178,7 @@ class Intakes:
             return False
         topic = await self._topics.get(name, create=True)
         with topic.held():
+            topic.check_takes()
             # An append that fails for want of space would end the topic, for its readers too.
             await self._topics.check_space(topic)
             try:

@@ -33,7 +33,7 @@ from magnetar.model.ids import Position
 from magnetar.topics.acknowledging import Acked, Acknowledging
 from magnetar.topics.binding_rules import over
 from magnetar.topics.bound import BoundSubscription, SeatsTaken
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consumer import Consumer, ConsumerNews
 from magnetar.topics.delays import Delays
 from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.dispatch.key_policy import KeyPolicy
@@ -309,8 +309,9 @@ class Subscription:
             self.dispatcher.wake()
             return
         self._change(self._single.elect())
+        self.dispatcher.look_for_end()
         if self.kind is Kind.FAILOVER and self.active is not consumer and not consumer.closed:
-            consumer.client.tell_active(False)
+            consumer.client.tell(ConsumerNews.PASSIVE)
 
     def remove(self, consumer: Consumer) -> bool:
         """``consumer`` left; what it had not acknowledged goes to others. True if nobody is
@@ -366,14 +367,14 @@ class Subscription:
         """Do what an election decided."""
         deposed, activated = change
         if deposed is not None:
-            deposed.owner.client.tell_active(False)
+            deposed.owner.client.tell(ConsumerNews.PASSIVE)
             self._switch = self._loop.call_later(SWITCH_DELAY_S, self._after_delay)
         if activated is not None:
             # Before it is told: what it gets begins after what is acknowledged now.
             self.dispatcher.feed.read_from(self._view_of(activated.owner))
             self.dispatcher.feed.rewind()
             if self.kind is Kind.FAILOVER:
-                activated.owner.client.tell_active(True)
+                activated.owner.client.tell(ConsumerNews.ACTIVE)
             self.dispatcher.wake()
 
     def _view_of(self, consumer: Consumer) -> ReadableLog:
@@ -426,6 +427,7 @@ class Subscription:
     def _note_acked(self, consumer: Consumer, count: int) -> None:
         consumer.acknowledged += count
         consumer.last_acked_ms = self.last_acked_ms = self._now_ms()
+        self.dispatcher.look_for_end()
 
     def answer_stored(self, consumer: Consumer, request_id: int) -> None:
         """Answer an acknowledgement once it, and everything before it, is stored."""

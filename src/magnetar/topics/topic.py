@@ -30,6 +30,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.seam import Cursors, WritableLog
 from magnetar.model.errors import (
     LogClosedError,
+    LogTerminatedError,
     MagnetarError,
     NoSpaceError,
     NotAllowedError,
@@ -269,6 +270,9 @@ class Topic(SubscribableTopic):
         """An append failed; see the module's text. Called once per append that fails."""
         if self.closed:
             return
+        if isinstance(error, LogTerminatedError):  # it was not stored, and nothing more will be
+            self.end_producers()
+            return
         if isinstance(error, LogClosedError) or self.deduplication.on:
             self.fail(error)
             return
@@ -330,6 +334,7 @@ class Topic(SubscribableTopic):
     def _check_usable(self) -> None:
         if self.closed:
             raise ServiceNotReadyError(f"topic {self.name} is closing here; look it up again")
+        self.check_takes()
         if self.cooling_down:
             if self._full:
                 raise self.full(self._failed)
@@ -337,6 +342,24 @@ class Topic(SubscribableTopic):
                 f"topic {self.name} could not store messages a moment ago; try again shortly "
                 f"({self._failed})"
             )
+
+    def check_takes(self) -> None:
+        """Raises ``LogTerminatedError`` if it takes no messages any more."""
+        if self.log.end.terminated:
+            raise LogTerminatedError(
+                f"topic {self.name} is terminated: it takes no more messages, for good"
+            )
+
+    def end_producers(self) -> None:
+        """It takes no messages any more: its producers are sent away, and refused when they come
+        back; those that wait are refused now."""
+        for _, turn in self.waiting:
+            if not turn.done():
+                turn.set_exception(
+                    LogTerminatedError(f"topic {self.name} is terminated: nobody's turn comes")
+                )
+        self.waiting.clear()
+        self.disconnect_producers()
 
     def full(self, why: object) -> StorageFullError:
         """What whoever would publish is told when there is no space."""

@@ -1,13 +1,16 @@
 // Uses a broker the way applications do, through Pulsar's own Go client, and says what worked.
 //
-// Argument: the service URL. Each step prints "ok NAME"; the first that fails ends the program with
+// Arguments: the service URL, the HTTP URL. Each step prints "ok NAME"; the first that fails ends the program with
 // what went wrong and status 1.
 package main
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -29,6 +32,7 @@ const (
 
 type peer struct {
 	url    string
+	http   string
 	client pulsar.Client
 	topics int
 }
@@ -36,7 +40,7 @@ type peer struct {
 func main() {
 	logger := logrus.New()
 	logger.SetLevel(logrus.PanicLevel)
-	p := &peer{url: os.Args[1]}
+	p := &peer{url: os.Args[1], http: os.Args[2]}
 	var err error
 	p.client, err = pulsar.NewClient(pulsar.ClientOptions{
 		URL: p.url, Logger: log.NewLoggerWithLogrus(logger),
@@ -61,6 +65,7 @@ func main() {
 		{"primitive schemas", p.primitives},
 		{"dead letter", p.deadLetter},
 		{"delayed", p.delayed},
+		{"terminated topics", p.terminated},
 		{"key shared", p.keyShared},
 		{"key shared sticky", p.keySharedSticky},
 		{"transactions are refused", p.transactions},
@@ -359,6 +364,49 @@ func (p *peer) deadLetter() {
 		consumer.Nack(message)
 	}
 	expect(dead, 0, 1)
+}
+
+// The client does not know what consumers are told of the end, and would drop the connection: it is
+// not told, and its consumers stay.
+func (p *peer) terminated() {
+	topic := p.topic()
+	producer := p.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	publish(producer, 5)
+	consumer := p.consumer(topic, pulsar.Shared)
+	name := topic[strings.LastIndex(topic, "/"):]
+	path := p.http + "/admin/v2/persistent/public/default" + name
+	answer, err := http.Post(path+"/terminate", "application/json", nil)
+	must(err)
+	check(answer.StatusCode == http.StatusOK, "terminating: %s", answer.Status)
+	ctx, cancel := soon()
+	defer cancel()
+	_, err = producer.Send(ctx, &pulsar.ProducerMessage{Payload: []byte("late")})
+	check(errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerClosed),
+		"a late message: %v", err)
+	refused("TopicTerminatedError", func() error {
+		_, err := p.client.CreateProducer(pulsar.ProducerOptions{Topic: topic})
+		return err
+	})
+	expect(consumer, 0, 5)
+	before := connectedSince(path)
+	time.Sleep(2 * time.Second)
+	check(connectedSince(path) == before, "the consumer's connection was dropped")
+}
+
+// Since when the topic's consumer is connected.
+func connectedSince(path string) string {
+	answer, err := http.Get(path + "/stats")
+	must(err)
+	defer answer.Body.Close()
+	var stats struct {
+		Subscriptions map[string]struct {
+			Consumers []struct{ ConnectedSince string }
+		}
+	}
+	must(json.NewDecoder(answer.Body).Decode(&stats))
+	consumers := stats.Subscriptions["s"].Consumers
+	check(len(consumers) == 1, "one consumer, not %d", len(consumers))
+	return consumers[0].ConnectedSince
 }
 
 func (p *peer) delayed() {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetch Pulsar's Go clients and build the peers (once per source), run one.
-# Usage: run.sh WORK_DIR peer SERVICE_URL     the client of messages
+# Usage: run.sh WORK_DIR peer SERVICE_URL HTTP_URL   the client of messages
 #        run.sh WORK_DIR admin HTTP_URL       the client of REST
 #        run.sh WORK_DIR shared TOPICS SERVICE_URL...   many topics of several brokers
 #        run.sh WORK_DIR compacted HTTP_URL SERVICE_URL   what is compacted

@@ -60,7 +60,7 @@ def run(work_dir: Path, peer: str, *urls: str) -> list[str]:
 def test_the_go_client_uses_a_standalone(work_dir: Path, tmp_path: Path) -> None:
     assert len(STEPS) >= 8
     with Standalone(tmp_path / "data") as standalone:
-        said = run(work_dir, "peer", standalone.service_url)
+        said = run(work_dir, "peer", standalone.service_url, standalone.http_url)
     assert said[-len(STEPS) :] == STEPS
 
 

@@ -14,6 +14,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.admin.Functions;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
@@ -39,9 +40,12 @@ import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
+import org.apache.pulsar.client.api.MessageListener;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
 import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.ReaderListener;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
@@ -137,7 +141,8 @@ public final class AdminPeer {
         "topics.getInternalStats", "topics.getList",
         "topics.getPartitionedStats", "topics.getPartitionedTopicList",
         "topics.getPartitionedTopicMetadata", "topics.getStats", "topics.getSubscriptions",
-        "topics.updatePartitionedTopic");
+        "topics.updatePartitionedTopic", "topics.terminateTopic",
+        "topics.terminatePartitionedTopic");
     /** The client reads no body of the answer: its own words for 501 are all that it has. */
     private static final Set<String> REASON_DROPPED =
         Set.of("functions.downloadFunction", "packages.download");
@@ -188,6 +193,7 @@ public final class AdminPeer {
         step("messages expire", this::expiry);
         step("single messages", this::messages);
         step("compaction", this::compaction);
+        step("terminated topics", this::terminated);
         step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
         step("deletions", this::deletions);
@@ -393,6 +399,74 @@ public final class AdminPeer {
                 Set.of(topic + "-partition-0", topic + "-partition-1"), "its partitions");
         }
         admin.topics().deletePartitionedTopic(topic, true);
+    }
+
+    private void terminated() throws Exception {
+        String topic = "persistent://peer/a/ended";
+        CountDownLatch ended = new CountDownLatch(2);
+        Producer<byte[]> producer =
+            client.newProducer().topic(topic).enableBatching(false).create();
+        Consumer<byte[]> listening = client.newConsumer().topic(topic).subscriptionName("listens")
+            .messageListener(new MessageListener<byte[]>() {
+                @Override
+                public void received(Consumer<byte[]> from, Message<byte[]> message) {
+                    from.acknowledgeAsync(message);
+                }
+
+                @Override
+                public void reachedEndOfTopic(Consumer<byte[]> from) {
+                    ended.countDown();
+                }
+            }).subscribe();
+        Reader<byte[]> reader = client.newReader().topic(topic)
+            .startMessageId(MessageId.earliest).readerListener(new ReaderListener<byte[]>() {
+                @Override
+                public void received(Reader<byte[]> from, Message<byte[]> message) { }
+
+                @Override
+                public void reachedEndOfTopic(Reader<byte[]> from) {
+                    ended.countDown();
+                }
+            }).create();
+        Consumer<byte[]> consumer = consumer(topic);
+        MessageId last = null;
+        for (int number = 0; number < 5; number++) {
+            last = producer.send("message".getBytes());
+        }
+        same(admin.topics().terminateTopic(topic), last, "the last message");
+        same(admin.topics().terminateTopicAsync(topic).get(), last, "again");
+        check(ended.await(AT_ONCE_S, TimeUnit.SECONDS), "who has read all is told");
+        for (int number = 0; number < 5; number++) {
+            check(!consumer.hasReachedEndOfTopic(), "not all is acknowledged");
+            consumer.acknowledge(consumer.receive(AT_ONCE_S, TimeUnit.SECONDS));
+        }
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(AT_ONCE_S);
+        while (!consumer.hasReachedEndOfTopic()) {
+            check(System.nanoTime() < deadline, "who acknowledges the last is told");
+            Thread.sleep(10);
+        }
+        for (Step late : List.<Step>of(() -> producer.send("late".getBytes()),
+            () -> client.newProducer().topic(topic).create())) {
+            try {
+                late.run();
+                throw new AssertionError("nothing may be published");
+            } catch (PulsarClientException.TopicTerminatedException refusal) {
+                check(refusal.getMessage().contains("terminated"), refusal.getMessage());
+            }
+        }
+        same(admin.topics().getInternalStats(topic).state, "Terminated", "the log's state");
+        check(reader.hasReachedEndOfTopic() && listening.isConnected(), "they stay connected");
+        listening.close();
+        reader.close();
+        consumer.close();
+        producer.close();
+        String parts = "persistent://peer/a/ended-parts";
+        admin.topics().createPartitionedTopic(parts, 3);
+        same(admin.topics().terminatePartitionedTopic(parts).keySet(), Set.of(0, 1, 2), "each");
+        refused(PreconditionFailedException.class, "3 partitions",
+            () -> admin.topics().terminateTopic(parts));
+        admin.topics().deletePartitionedTopic(parts);
+        admin.topics().delete(topic, true);
     }
 
     private void subscriptions() throws Exception {

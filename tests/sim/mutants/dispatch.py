@@ -205,7 +205,7 @@ def _old_one_not_told() -> AbstractContextManager[None]:
 
     def change(self: Any, change: Any) -> None:
         if change.deposed is not None:
-            with replaced((type(change.deposed.owner.client), "tell_active", lambda *_: None)):
+            with replaced((type(change.deposed.owner.client), "tell", lambda *_: None)):
                 original(self, change)
         else:
             original(self, change)

@@ -11,7 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
 from magnetar.admin.messages import MessageService
+from magnetar.admin.peers import NoPeers, Peers
 from magnetar.admin.schemas import SchemaService
+from magnetar.admin.termination import TerminationService
 from magnetar.admin.views import BookieView, EntryView, FragmentView, LedgerView, WaitingSpaceView
 from magnetar.app.broker import Broker
 from magnetar.env.health import Health
@@ -36,6 +38,7 @@ def application(
 ) -> FastAPI:
     """The application that serves this broker from now on, and no longer the one before."""
     topics = topic_service(broker)
+    messages = MessageService(topics, EitherEntryFormat())
     _Served.parts = {
         "registry": registry or CollectorRegistry(),
         "namespaces": namespace_service(broker),
@@ -47,7 +50,8 @@ def application(
         "brokers": broker_service(broker),
         "compaction": compaction_service(broker),
         "deletions": deletion_service(broker),
-        "messages": MessageService(topics, EitherEntryFormat()),
+        "messages": messages,
+        "termination": TerminationService(topics, messages, Peers(NoPeers())),
     }
     _Served.before_scrape[:] = before_scrape
     return _application()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -11,10 +12,11 @@ from magnetar.config import LedgerConfig
 from magnetar.log.managed import appender
 from magnetar.log.managed.appender import Appender
 from magnetar.log.managed.appender_states import TRANSITIONS, AppenderEvent, AppenderState
-from magnetar.model.errors import LedgerError, LogFencedError
+from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.model.errors import LedgerError, LogFencedError, MagnetarError, NotAllowedError
 from tests.unit.log.doubles import NAME, Process, World
 
-WALKS = 150
+WALKS = 300
 STEPS = 40
 
 Met = set[tuple[AppenderState, AppenderEvent, AppenderState]]
@@ -28,7 +30,12 @@ async def walk(seed: int, now: AppenderState) -> None:
     store = process.store(LedgerConfig(ledger_entries_max=random_.choice([2, 5, 1000])))
     log = await store.open(NAME)
     machine, ledgers = log._appender, process.ledgers
+    endings = set[asyncio.Task[None]]()
+    end_at = random_.randrange(2 * STEPS)  # often: never
     for step in range(STEPS):
+        if step == end_at:
+            endings.add(asyncio.create_task(_terminate(log, random_.random() < 0.3)))
+            await asyncio.sleep(0)  # before the append of this step
         if step > STEPS // 2 and machine.state is now:
             machine.lose(LogFencedError("another broker owns it"))
         kind = random_.random()
@@ -40,7 +47,18 @@ async def walk(seed: int, now: AppenderState) -> None:
         for _ in range(random_.choice([0, 0, 1, 30])):
             await asyncio.sleep(0)
     ledgers.create_errors = []
+    await asyncio.gather(*endings)
     await store.close()
+
+
+async def _terminate(log: ManagedLog, refused: bool) -> None:
+    async def check() -> None:
+        await asyncio.sleep(0)
+        if refused:
+            raise NotAllowedError("not now")
+
+    with contextlib.suppress(MagnetarError):
+        await log.termination.terminate(check)
 
 
 def test_an_appender_does_what_its_table_says(monkeypatch: pytest.MonkeyPatch) -> None:

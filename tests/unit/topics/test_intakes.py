@@ -23,6 +23,7 @@ from magnetar.staging.records import ROOT, Commit, QueryRecord, Source, encode_q
 from magnetar.topics import intakes as intakes_module
 from magnetar.topics.intake import Buffer
 from magnetar.topics.intakes import Intakes
+from magnetar.topics.terminating import terminate
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run
 from tests.unit.protocols.pulsar.test_staged_writes import MemoryManager, bookies, quorums_for
@@ -104,6 +105,32 @@ def test_a_full_disk_ends_no_topic() -> None:
         world.store.check_space = check_space  # type: ignore[method-assign]
         await until(lambda: log.positions.end_offset == ENTRIES)
         assert world.topic() is topic
+        await scope.close()
+
+    run(scenario)
+
+
+def test_what_is_committed_for_a_terminated_topic_waits_and_ends_no_topic() -> None:
+    """It is not dropped: its query's record keeps it, and the log says why."""
+
+    async def scenario(world: World) -> None:
+        await world.peer().subscribe(TOPIC)
+        topic = world.topic()
+        await terminate(topic)
+        queries = Queries(world.metadata)
+        await queries.begin(QUERY, "r1")
+        key = await queries.change(QUERY, partial(committed, 1))
+        scope = TaskScope("intakes", awaited(by="the test"))
+        reading = cast(StagedReading, Staged(key))
+        ownership = world.broker.control.ownership
+        scope.spawn(
+            Intakes(queries, reading, world.services.topics, ownership, scope).run(), "intakes"
+        )
+        await asyncio.sleep(30)
+        assert (world.topic() is topic, topic.closed) == (True, False)
+        record = await queries.read(QUERY)
+        assert record is not None
+        assert len(record.commits) == 1
         await scope.close()
 
     run(scenario)

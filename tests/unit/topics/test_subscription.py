@@ -16,7 +16,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consumer import Consumer, ConsumerNews
 from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.dispatch.key_waiting import LookAhead
 from magnetar.topics.redelivery import Key
@@ -58,8 +58,8 @@ class Client:
     def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
         raise AssertionError("no receipts were asked for")
 
-    def tell_active(self, active: bool) -> None:
-        self.active.append(active)
+    def tell(self, news: ConsumerNews) -> None:
+        self.active.append(news is ConsumerNews.ACTIVE)
 
     def tell_closed(self, service_url: str = "") -> None:
         raise AssertionError("whoever detaches tells")

@@ -5,6 +5,11 @@ append goes to the ledger at once; in all other states but LOST it waits for the
 
 ``close`` refuses appends in any state, waits until nothing is open and closes the ledger.
 
+``terminate`` is a change of ledgers without a next one: what was sent has its outcome, the ledger
+is closed, and only then the record says that nothing comes any more. Once that was tried, no append
+is sent to a ledger before it is known to be stored: it may be, and whoever opens the log next
+believes the record.
+
 Rules:
 
 * Outcomes come in the order of the appends, also those of refused ones.
@@ -23,7 +28,7 @@ Why: docs/adr/0051-a-failed-ledger-costs-no-error.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -51,6 +56,7 @@ from magnetar.model.errors import (
     LedgerFencedError,
     LogClosedError,
     LogFencedError,
+    LogTerminatedError,
     MagnetarError,
     NoSpaceError,
 )
@@ -124,6 +130,13 @@ class AppendBounds(NamedTuple):
     payload_bytes: int
 
 
+class _AskedEnd(NamedTuple):
+    """A log is to be terminated: what may still speak against it, and who waits for the outcome."""
+
+    check: Callable[[], Awaitable[None]]
+    done: asyncio.Future[None]
+
+
 class Appender:
     """The writing end of one log."""
 
@@ -157,6 +170,9 @@ class Appender:
         self._hopeless: MagnetarError | None = None  # too many of them: what to tell
         self._refusal: MagnetarError | None = None
         self._settled: list[asyncio.Future[None]] = []
+        self._ending: _AskedEnd | None = None
+        if store.terminated:
+            self.state, self._refusal = AppenderState.TERMINATED, self._terminated()
 
     @property
     def writer(self) -> ChainWriter | None:
@@ -298,10 +314,12 @@ class Appender:
         self._ledger = self._former = None
         self._open.fail_all(error)
         self._check_settled()
+        self._ended(error)
         self._events.lost(error)
 
     def _give_up(self, error: MagnetarError) -> None:
         """Fail everything open; the next append tries again."""
+        self._ended(error)
         self._fruitless, self._hopeless = 0, None
         if self.state is not AppenderState.LOST:
             self._move(AppenderEvent.GIVEN_UP)
@@ -323,6 +341,8 @@ class Appender:
             self.lose(error)
         except MagnetarError as error:
             self._give_up(error)
+        if self._ending is not None:
+            self._begin_ending()  # it was asked for when the next ledger was on its way already
         self._check_settled()
 
     async def _with_retries(self) -> None:
@@ -347,6 +367,10 @@ class Appender:
             await self._store.save()
             self._give_up(self._hopeless)
             return
+        if self._ending is not None or self._store.terminated:
+            await self._end_log(self._ending)
+            if self.state is not AppenderState.OPENING:
+                return
         if not self._open.any_waiting:
             await self._store.save()
         if self.state is AppenderState.LOST:
@@ -443,6 +467,63 @@ class Appender:
         return few and ledger.next_entry_id > 0 and said.over(ledger.payload_bytes, age_ms)
 
     # -- ending -------------------------------------------------------------------------------
+
+    @property
+    def terminated(self) -> bool:
+        """As ``log.seam.LogEnd.terminated``."""
+        return self.state is AppenderState.TERMINATED
+
+    def _terminated(self) -> LogTerminatedError:
+        return LogTerminatedError(f"log {self._name} is terminated: nothing more is appended to it")
+
+    async def terminate(self, check: Callable[[], Awaitable[None]]) -> None:
+        """As ``log.seam.Termination.terminate``."""
+        if self.state is AppenderState.TERMINATED:
+            return
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._ending is None
+        ending = self._ending = _AskedEnd(check, asyncio.get_running_loop().create_future())
+        self._begin_ending()
+        await asyncio.shield(ending.done)
+
+    def _begin_ending(self) -> None:
+        if self.state is AppenderState.IDLE:
+            self._begin_opening(AppenderEvent.ENDING)
+        elif self.state is AppenderState.OPEN:
+            self._move(AppenderEvent.ENDING)
+            if not self._open.sent:
+                self._begin_opening(AppenderEvent.SETTLED)
+
+    async def _end_log(self, ending: _AskedEnd | None) -> None:
+        """Nothing is under way, and no ledger is open. The log goes on if the check says so."""
+        if ending is not None and not self._store.terminated:
+            try:
+                await ending.check()
+            except MagnetarError as error:
+                self._ended(error)
+                return
+            if self.state is AppenderState.LOST:
+                return
+        self._store.terminated = True
+        await self._store.save()
+        if self.state is AppenderState.LOST:
+            return
+        self._move(AppenderEvent.TERMINATED)
+        self._refusal = self._refusal or self._terminated()
+        self._open.fail_all(self._terminated())
+        self._ended(None)
+        self._events.grew()
+
+    def _ended(self, error: MagnetarError | None) -> None:
+        """Whoever had the log terminated is told what came of it."""
+        ending, self._ending = self._ending, None
+        if ending is None or ending.done.done():
+            return
+        if error is None:
+            ending.done.set_result(None)
+        else:
+            ending.done.set_exception(error)
 
     def _busy(self) -> bool:
         return bool(self._open) or self.state is AppenderState.OPENING

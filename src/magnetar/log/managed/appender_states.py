@@ -19,6 +19,7 @@ class AppenderState(Enum):
     OPENING = "opening"
     OPEN = "open"
     ROLLING = "rolling"
+    TERMINATED = "terminated"
     LOST = "lost"
 
 
@@ -28,6 +29,8 @@ class AppenderEvent(Enum):
     NOTHING_WAITS = "the former ledger is closed, nothing waits"
     GIVEN_UP = "failed for good"
     FULL = "the ledger is full, or old"
+    ENDING = "the log is to be terminated"
+    TERMINATED = "the record says so"
     SETTLED = "all that was sent is confirmed"
     LEDGER_FAILED = "the ledger failed"
     FENCED = "another broker owns the log"
@@ -90,10 +93,29 @@ TRANSITIONS: Final = (
         AppenderState.OPENING,
         "a task closes it, by recovery if need be",
     ),
+    _line(
+        AppenderState.IDLE,
+        AppenderEvent.ENDING,
+        AppenderState.OPENING,
+        "a task closes the former ledger, if any, and writes the record",
+    ),
+    _line(
+        AppenderState.OPEN,
+        AppenderEvent.ENDING,
+        AppenderState.ROLLING,
+        "appends wait from here on",
+    ),
+    _line(
+        AppenderState.OPENING,
+        AppenderEvent.TERMINATED,
+        AppenderState.TERMINATED,
+        "what waits is refused, and every later append",
+    ),
     _line(AppenderState.IDLE, AppenderEvent.FENCED, AppenderState.LOST, _LOST),
     _line(AppenderState.OPENING, AppenderEvent.FENCED, AppenderState.LOST, _LOST),
     _line(AppenderState.OPEN, AppenderEvent.FENCED, AppenderState.LOST, _LOST),
     _line(AppenderState.ROLLING, AppenderEvent.FENCED, AppenderState.LOST, _LOST),
+    _line(AppenderState.TERMINATED, AppenderEvent.FENCED, AppenderState.LOST, _LOST),
 )
 
 NEXT: Final = next_states(TRANSITIONS)

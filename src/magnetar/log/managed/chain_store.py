@@ -42,6 +42,9 @@ class ChainStore:
         self.compacted = node.record.compacted
         """What compaction has left, as the record says or is about to."""
         self._half_compacted: dict[int, None] = {}
+        self.terminated = node.record.terminated
+        """Nothing more is appended. The next ``save`` says so; never taken back, for a write that
+        failed may have arrived."""
 
     async def take_over(self) -> None:
         """Write a new epoch, so that a former owner's next write loses."""
@@ -82,6 +85,7 @@ class ChainStore:
             table=self.table,
             compacted=self.compacted,
             front=self.chain.front,
+            terminated=self.terminated,
             handed_over=None,  # whoever writes here owns the log, and its cursors change
         )
 

@@ -289,6 +289,7 @@ class CompactedView:
         self.name = source.name
         self.positions: Positions = CompactedPositions(source.positions, store)
         self._source = source
+        self.end = source.end
         self._store = store
         self._ledgers = ledgers
         self._reader: tuple[int, ChainReader] | None = None

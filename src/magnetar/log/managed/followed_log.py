@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -52,7 +53,7 @@ from magnetar.log.managed.records import closed_stats, decode_log, log_path
 from magnetar.log.managed.stamping import behind_header
 from magnetar.log.managed.tail_cache import TailCache
 from magnetar.log.policy import Engine
-from magnetar.log.seam import FollowedCursors, LedgerStats, LogStats, Positions
+from magnetar.log.seam import FollowedCursors, LedgerStats, LogEnd, LogStats, Positions
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -71,6 +72,12 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 5.0
+
+
+class RecordedEnd(NamedTuple):
+    """Implements ``log.seam.LogEnd``: what the record says."""
+
+    terminated: bool
 
 
 class FollowedLog:
@@ -96,6 +103,7 @@ class FollowedLog:
         self._on_closed = closed
         self._chain = Chain()
         self._known: Known | None = None
+        self.end: LogEnd = RecordedEnd(False)
         self._scope = TaskScope(f"followed-log/{name}", fails(self._task_failed))
         self._tail = tail_cache.tail()
         self._watch = ReadableWatch()
@@ -257,11 +265,12 @@ class FollowedLog:
 
     def _take_chain(self, known: Known) -> None:
         record, before = known.record, self._chain.confirmed
+        ended, self.end = self.end, RecordedEnd(record.terminated)
         self._catch_up.forget(
             self._chain.follow(record.ledgers, record.trimmed, record.first_offset, record.front)
         )
         self._chain_changed.set()
-        if self._chain.confirmed > before:
+        if self._chain.confirmed > before or self.end != ended:
             self._watch.grew()
 
     def _no_such_log(self) -> NoSuchLogError:

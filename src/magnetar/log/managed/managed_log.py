@@ -47,6 +47,7 @@ from magnetar.log.seam import (
     Holds,
     KeyCompaction,
     LedgerStats,
+    LogEnd,
     LogEpochs,
     LogFront,
     LogProducers,
@@ -55,6 +56,7 @@ from magnetar.log.seam import (
     Positions,
     StoredAt,
     TabledLedgers,
+    Termination,
 )
 from magnetar.log.watching import ReadableWatch
 from magnetar.log.whole import Whole
@@ -120,6 +122,8 @@ class ManagedLog:
             bounds=context.append_bounds,
             now_ms=context.now_ms,
         )
+        self.end: LogEnd = self._appender
+        self.termination: Termination = self._appender
         self.append = self._appender.append  # bound here: a call less for every append
         self._catch_up = CatchUp(
             name,

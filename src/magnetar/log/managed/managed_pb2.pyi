@@ -92,6 +92,7 @@ class LogRecord(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
     FRONT_FIELD_NUMBER: _builtins.int
+    TERMINATED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     trimmed_ledger_id: _builtins.int
     """everything up to here was trimmed"""
@@ -106,6 +107,8 @@ class LogRecord(_message.Message):
     """"partition"; empty: on ledgers"""
     created_ms: _builtins.int
     """when the log was made; 0 in records of older releases"""
+    terminated: _builtins.bool
+    """nothing is appended any more; the last ledger is closed"""
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerRecord]:
         """ids strictly increasing; only the last may be open"""
@@ -155,10 +158,11 @@ class LogRecord(_message.Message):
         engine: _builtins.str = ...,
         created_ms: _builtins.int = ...,
         front: Global___Front | None = ...,
+        terminated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "front", b"front", "handed_over", b"handed_over", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "engine", b"engine", "epoch", b"epoch", "first_offset", b"first_offset", "front", b"front", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "compacted", b"compacted", "created_ms", b"created_ms", "deleted", b"deleted", "deleting", b"deleting", "engine", b"engine", "epoch", b"epoch", "first_offset", b"first_offset", "front", b"front", "handed_over", b"handed_over", "holds", b"holds", "ledgers", b"ledgers", "table", b"table", "terminated", b"terminated", "trimmed_entry_id", b"trimmed_entry_id", "trimmed_ledger_id", b"trimmed_ledger_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

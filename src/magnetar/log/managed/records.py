@@ -89,6 +89,7 @@ class LogRecord:
     compacted: Compacted | None = None
     engine: Engine = Engine.LEDGER
     front: Front = NO_FRONT
+    terminated: bool = False
 
     @property
     def leader_epoch(self) -> int:
@@ -173,6 +174,7 @@ def encode_log(record: LogRecord) -> bytes:
         # As it was before there was another engine, so that older releases read it.
         engine="" if record.engine is Engine.LEDGER else record.engine.value,
         front=_front_message(record.front),
+        terminated=record.terminated,
     )
     return message.SerializeToString()
 
@@ -269,6 +271,7 @@ def decode_log(name: str, value: bytes) -> LogRecord:
         compacted=_compacted(message),
         engine=_engine(name, message),
         front=_front(message),
+        terminated=message.terminated,
     )
 
 

@@ -36,6 +36,16 @@ def hears_refused_connect(client_version: str) -> bool:
     return _DEAF_AT_FIRST.match(client_version) is None
 
 
+def hears_end_of_topic(client_version: str) -> bool:
+    """Whether the client goes on when it is told that a topic is terminated and all of it
+    acknowledged.
+
+    The C++ client, those that wrap it, and Go's do not know REACHED_END_OF_TOPIC: they drop the
+    connection, with everybody on it, and would be told again as soon as they have come back.
+    """
+    return _DEAF_AT_FIRST.match(client_version) is None
+
+
 def follows_assigned_url(client_version: str) -> bool:
     """Whether the client, told by CLOSE_CONSUMER which broker its consumer is assigned to, connects
     there without a lookup (PIP-307). Others look the topic up again, and stand before the owner

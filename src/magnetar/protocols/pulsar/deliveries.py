@@ -15,8 +15,10 @@ import structlog
 from magnetar.env.framed import JOIN_BYTES_MAX
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, MessageTooLargeError
+from magnetar.protocols.pulsar.clients import hears_end_of_topic
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
+from magnetar.topics.consumer import ConsumerNews
 from magnetar.topics.redelivery import Key
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry, sealed_entry
 from magnetar.wire.kafka.batches import is_batch
@@ -106,12 +108,25 @@ class SessionConsumer:
         code, text = (None, "") if error is None else (server_error(error), str(error))
         self._session.write(ack_response(self.consumer_id, request_id, code, text))
 
-    def tell_active(self, active: bool) -> None:
+    def tell(self, news: ConsumerNews) -> None:
+        if news is ConsumerNews.ENDED:
+            self._tell_end()
+        else:
+            self._tell_active(news is ConsumerNews.ACTIVE)
+
+    def _tell_active(self, active: bool) -> None:
         if self._session.protocol_version < ACTIVE_CHANGE_VERSION:
             return
         command = BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE)
         command.active_consumer_change.consumer_id = self.consumer_id
         command.active_consumer_change.is_active = active
+        self._session.send_command(command)
+
+    def _tell_end(self) -> None:
+        if not hears_end_of_topic(self._session.client_version):
+            return
+        command = BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC)
+        command.reachedEndOfTopic.consumer_id = self.consumer_id
         self._session.send_command(command)
 
     def tell_closed(self, service_url: str = "") -> None:

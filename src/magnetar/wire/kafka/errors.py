@@ -126,6 +126,8 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.NoSuchLedgerError: ErrorCode.CORRUPT_MESSAGE,
         errors.LogError: ErrorCode.KAFKA_STORAGE_ERROR,
         errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        # Not one of those on which producers try again: it stays so.
+        errors.LogTerminatedError: ErrorCode.POLICY_VIOLATION,
         errors.NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
         errors.FencedLeaderEpochError: ErrorCode.FENCED_LEADER_EPOCH,
         errors.UnknownLeaderEpochError: ErrorCode.UNKNOWN_LEADER_EPOCH,

@@ -26,6 +26,7 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.LedgerError: ServerError.PERSISTENCE,
         errors.LogError: ServerError.PERSISTENCE,
         errors.LogClosedError: ServerError.SERVICE_NOT_READY,
+        errors.LogTerminatedError: ServerError.TOPIC_TERMINATED,
         errors.CursorNotFoundError: ServerError.SUBSCRIPTION_NOT_FOUND,
         errors.BrokerError: ServerError.UNKNOWN,
         errors.BrokerMetadataError: ServerError.METADATA,

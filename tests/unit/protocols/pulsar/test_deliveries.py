@@ -9,6 +9,7 @@ from magnetar.model.errors import LogError
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.consumer import ConsumerNews
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.batches import STAMP_BYTES, stamp
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
@@ -114,8 +115,8 @@ def test_receipts_leave_in_the_order_of_the_sends() -> None:
 def test_only_clients_that_know_the_command_hear_who_is_active() -> None:
     client, written = session()
     consumer = SessionConsumer(client, 5, -1)
-    consumer.tell_active(True)
+    consumer.tell(ConsumerNews.ACTIVE)
     assert written.frames()[0][0].active_consumer_change.is_active
     written.protocol_version = 11
-    consumer.tell_active(False)
+    consumer.tell(ConsumerNews.PASSIVE)
     assert not written.frames()

@@ -1,8 +1,9 @@
-"""What a partition has no part in: tables, and compaction by key. Refused, and said so."""
+"""What a partition has no part in: tables, compaction by key, termination. Refused, and said
+so."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 
 from magnetar.log.seam import (
@@ -96,3 +97,17 @@ class NoCompaction:
 
     def give_up(self, holder: str) -> None:
         """Nothing was begun."""
+
+
+class NoTermination:
+    """Implements ``log.seam.Termination``: more may always come."""
+
+    terminated = False
+
+    def __init__(self, log_name: str) -> None:
+        self._log_name = log_name
+
+    async def terminate(self, check: Callable[[], Awaitable[None]]) -> None:
+        raise NotAllowedError(
+            f"log {self._log_name} is a partition, and only logs on ledgers can be terminated"
+        )

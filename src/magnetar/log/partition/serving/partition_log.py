@@ -41,7 +41,7 @@ from magnetar.log.partition.serving.envelopes import ENVELOPE, just_wrapped, wra
 from magnetar.log.partition.serving.epochs import PartitionEpochs
 from magnetar.log.partition.serving.front import PartitionFront
 from magnetar.log.partition.serving.keeping import kept_of
-from magnetar.log.partition.serving.no_table import NoCompaction, NoTable
+from magnetar.log.partition.serving.no_table import NoCompaction, NoTable, NoTermination
 from magnetar.log.partition.serving.opening import PartitionOpening
 from magnetar.log.partition.serving.positions import PartitionPositions
 from magnetar.log.partition.serving.producers import PartitionProducers
@@ -57,6 +57,7 @@ from magnetar.log.seam import (
     Holds,
     KeyCompaction,
     LedgerStats,
+    LogEnd,
     LogEpochs,
     LogFront,
     LogProducers,
@@ -66,6 +67,7 @@ from magnetar.log.seam import (
     Run,
     Stamp,
     TabledLedgers,
+    Termination,
 )
 from magnetar.log.watching import ReadableWatch
 from magnetar.model.entry import Entry
@@ -176,6 +178,8 @@ class PartitionLog:
         self.places = found.places
         self.positions: Positions = PartitionPositions(found.places)
         self.tabled: TabledLedgers = NoTable(name)
+        self.termination: Termination = NoTermination(name)
+        self.end: LogEnd = self.termination
         self.compaction: KeyCompaction = NoCompaction(self)
         self.front: LogFront = PartitionFront(
             hosted, found.places, self.require_open, self._count_before, self._begins_later

@@ -202,6 +202,11 @@ class Partition:
             if known is not None:
                 self._answer_repeat(known, told)
                 return 0
+        if self.log.end.terminated:  # now: of what is stored already the repetition was answered
+            why = f"topic {self.topic.name} is terminated: it takes no more records, for good"
+            told(Produced(ErrorCode.POLICY_VIOLATION, why=why))
+            return 0
+        if header.producer_id >= 0 and not self.log.owns_sequences:
             known = self._states.add(header)
         if header.attributes & TRANSACTIONAL:
             self.transactions.writers.batch(header)

@@ -73,6 +73,7 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
 async def _open_on(
     session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
 ) -> None:
+    topic.check_takes()  # first: no schema, and no subscription, is made for who is refused
     # Before anything else is made for a producer that may be refused by it.
     schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
