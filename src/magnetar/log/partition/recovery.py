@@ -7,11 +7,12 @@ Rules:
 * Below the recovery point everything was synced before the point was written: there only the
   indexes are looked at. From the segment that holds it on every batch is read and checked (all of
   the directory, without a recovery point), unless the directory was closed in order.
-* The log ends at the first batch that is not whole, or whose offsets do not follow: what is behind
-  it cannot be told from what never was acknowledged, and goes, later segments included. Each cut
-  says which file, at which byte and offset, how many bytes, and why.
-* A batch below the recovery point that is not whole is damage and not a crash: it is never cut
-  here; whoever reads it is told so. (It was acknowledged; another replica has it.)
+* The log ends at the first batch of its last segment that is not whole, or whose offsets do not
+  follow: what is behind it cannot be told from what never was acknowledged, and goes. Each cut says
+  which file, at which byte and offset, how many bytes, and why.
+* A batch below the recovery point, or in a segment that has another behind it, that is not whole is
+  damage and not a crash: it is never cut here; whoever reads it is told so. (It was acknowledged;
+  another replica has it. A segment is synced before the next one is begun.)
 * So is a log that ends before its recovery point, begins behind its start or has lost a segment
   between others: it is not opened, for what is missing would be denied, and its offsets be given
   again. Nothing is changed in its files (``LogDamagedError``).
@@ -125,9 +126,7 @@ def open_log(
     segments: list[Segment] = []
     through = None if clean else recovery_point
     try:
-        whole_end = _open_segments(
-            segments, disk, folder, starts, through, policy, epochs, known, found
-        )
+        _open_segments(segments, disk, folder, starts, through, policy, epochs, known, found)
         _check_end(segments, folder, recovery_point)  # before anything is cut
         _check_start(segments, folder, log_start if complete else 0)
     except LogDamagedError:
@@ -135,10 +134,9 @@ def open_log(
             segment.close()
         raise
     _remove_stray_indexes(disk, folder, starts)
-    if not whole_end:
+    if found.cuts:
         segments[-1].file.truncate(segments[-1].byte_count)
         segments[-1].sync()
-        _drop(disk, folder, starts[len(segments) :], segments[-1].next_offset, found)
     if segments and segments[-1].next_offset < log_start:
         for segment in reversed(segments):
             segment.close()
@@ -174,27 +172,55 @@ def _open_segments(
     epochs: LeaderEpochs,
     epochs_known: bool,
     found: Recovered,
-) -> bool:
-    """Those that begin at ``starts`` are put into ``segments``, up to the first that is not whole;
-    False: there is one. ``through``: the offset from which on every batch is read; None: none."""
+) -> None:
+    """Those that begin at ``starts`` are put into ``segments``, the last one as far as it is whole.
+    ``through``: the offset from which on every batch is read; None: none."""
     for place, base in enumerate(starts):
         following = starts[place + 1] if place + 1 < len(starts) else None
         if through is None or (following is not None and following <= through):
-            segment, doubt = open_segment(disk, folder, base, policy.segments)
+            segment = _open_sealed(disk, folder, base, following, policy, found)
             segments.append(segment)
-            _check_sealed(segment, folder, following, doubt)
-            if doubt is not None:
-                found.rebuilt.append(f"{file_name(base, LOG)}: {doubt.why}")
             if not epochs_known:
-                for _, header in segments[-1].headers():
+                for _, header in segment.headers():
                     epochs.assign(header.leader_epoch, header.base_offset)
             continue
-        segment, size = _read_through(disk, folder, base, policy, epochs, found)
+        before = found.last_epoch, epochs.starts
+        segment, cut = _read_through(disk, folder, base, policy, epochs, found)
+        if following is not None and (cut is not None or segment.next_offset < following):
+            # It was synced before the next one was begun: no crash has done that, and what is
+            # behind it was acknowledged.
+            segment.close()
+            found.last_epoch = before[0]  # no checksum is over it: it may be what is damaged
+            epochs.truncate(0)
+            for each in before[1]:
+                epochs.assign(*each)
+            segments.append(_open_sealed(disk, folder, base, following, policy, found))
+            continue
         segments.append(segment)
-        if segment.byte_count < size:
-            return False
-        segment.sync()
-    return True
+        if cut is not None:
+            found.cuts.append(cut)
+        else:
+            segment.sync()
+
+
+def _open_sealed(
+    disk: Disk,
+    folder: Path,
+    base: int,
+    following: int | None,
+    policy: PartitionPolicy,
+    found: Recovered,
+) -> Segment:
+    """A segment that was synced, by its indexes. Raises ``LogDamagedError``."""
+    segment, doubt = open_segment(disk, folder, base, policy.segments)
+    try:
+        _check_sealed(segment, folder, following, doubt)
+    except LogDamagedError:
+        segment.close()
+        raise
+    if doubt is not None:
+        found.rebuilt.append(f"{file_name(base, LOG)}: {doubt.why}")
+    return segment
 
 
 def _epochs(disk: Disk, folder: Path) -> tuple[LeaderEpochs, bool]:
@@ -281,8 +307,8 @@ def _read_through(
     policy: PartitionPolicy,
     epochs: LeaderEpochs,
     found: Recovered,
-) -> tuple[Segment, int]:
-    """Every batch is checked; (the segment as far as it is whole, the size of its file)."""
+) -> tuple[Segment, CutOff | None]:
+    """Every batch is checked; the segment as far as it is whole, and what of its file is not."""
     path = folder / file_name(base, LOG)
     segment = Segment(disk, folder, base, disk.open(path), policy.segments)
     size = disk.size(path)
@@ -290,10 +316,10 @@ def _read_through(
     why = ""
     while segment.byte_count < size and not why:
         why = _read_chunk(segment, size, epochs, found)
-    if why:
-        cut = size - segment.byte_count
-        found.cuts.append(CutOff(path.name, segment.byte_count, segment.next_offset, cut, why))
-    return segment, size
+    if not why:
+        return segment, None
+    cut = size - segment.byte_count
+    return segment, CutOff(path.name, segment.byte_count, segment.next_offset, cut, why)
 
 
 def _read_chunk(segment: Segment, size: int, epochs: LeaderEpochs, found: Recovered) -> str:
