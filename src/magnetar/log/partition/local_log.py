@@ -127,6 +127,9 @@ class LocalLog:
         on the disk lowers it. Raises ``OSError``."""
         self.compacted_end = 0
         """Up to here the log was compacted; ``compacting`` does."""
+        self.swapped_end = 0
+        """Before it segments were replaced since the log was opened: batches that somebody knows of
+        may be gone."""
         self.synced_end = log_start
         self._synced_bytes = segments[-1].byte_count
         """Of the active segment: as many as are on the disk, as far as can be known."""
@@ -582,6 +585,7 @@ class LocalLog:
         new.renamed()
         at = self.segments.index(first)
         self.segments[at : at + len(old)] = [new]
+        self.swapped_end = max(self.swapped_end, end)
         self.aborted = [each for each in self.aborted if each.last_offset >= end]
         try:
             new.write_indexes()

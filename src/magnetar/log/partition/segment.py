@@ -177,11 +177,23 @@ class Segment:
             position += header.byte_count
 
     def place_of(self, offset: int) -> tuple[int, BatchHead] | None:
-        """Where the first batch lies that ends at ``offset`` or later. Raises as ``headers``."""
-        for position, header in self.headers(self.index.position_before(offset)):
-            if header.last_offset >= offset:
-                return position, header
-        return None
+        """Where the first batch lies that ends at ``offset`` or later. (No checksum is over
+        offsets: the last one before those that begin behind ``offset`` is believed, whatever one
+        before it says.) Raises as ``headers``."""
+        found: tuple[int, BatchHead] | None = None
+        later: tuple[int, BatchHead] | None = None
+        try:
+            for position, header in self.headers(self.index.position_before(offset)):
+                if header.base_offset <= offset:
+                    found = (position, header) if header.last_offset >= offset else found
+                elif found is not None or later is not None:
+                    break
+                else:
+                    later = position, header
+        except CorruptBatchError:
+            if found is None:
+                raise
+        return found or later
 
     def range_from(self, offset: int, end_offset: int, bytes_max: int) -> FileRange | None:
         """The batches from the one that holds ``offset`` on, up to ``end_offset`` exclusive: about

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -223,3 +224,35 @@ def test_a_lost_folder_of_a_deleted_topic_is_not_missed(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     opened(tmp_path).forget_lost(ONE)
     assert opened(tmp_path).open_log(ONE, NOW_MS).log_end == 0
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("to", [-1, 1, 7, 500, 1 << 40])
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_batch_whose_offset_has_changed_is_not_passed_over(
+    tmp_path: Path, place: int, to: int, listed: bool
+) -> None:
+    """No checksum is over it. ``place``: of a segment's batches. ``listed``: beside the segment
+    stands where its batches begin."""
+    _, files = written(tmp_path, clean=True)
+    log = opened(tmp_path).open_log(ONE, NOW_MS)
+    known = find_entries(log, RealDisk(), END, SPAN)
+    position, header = list(log.segments[1].headers())[place]
+    log.close()
+    data = bytearray(files[1].read_bytes())
+    data[position : position + 8] = max(header.base_offset + to, 0).to_bytes(8, "big")
+    files[1].write_bytes(data)
+    if not listed:
+        files[1].with_suffix(".batches").unlink()
+    log = opened(tmp_path).open_log(ONE, NOW_MS)
+    found = find_entries(log, RealDisk(), END, SPAN)
+    assert list(found.places.none_begins(0, 0, END)) == list(known.places.none_begins(0, 0, END))
+    offset, read = 0, []
+    while offset < header.base_offset:
+        read += read_entries(log, known.places, offset, END, 100, 1 << 20)
+        assert read[-1].entry_id < header.base_offset
+        offset = known.places.following(read[-1].entry_id + 1)
+    with suppress(CorruptBatchError):
+        assert read_entries(log, known.places, offset, END, 100, 1 << 20) == []
+    behind = known.places.following(header.next_offset)
+    assert read_entries(log, known.places, behind, END, 1, 1)[0].entry_id == behind

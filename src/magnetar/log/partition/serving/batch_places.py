@@ -159,6 +159,11 @@ class BatchPlaces:
                 return each * self.span + bitmap.next_set_bit(low)
         return self.end
 
+    def begins(self, offset: int) -> bool:
+        """Whether an entry begins there."""
+        ledger, entry = divmod(offset, self.span)
+        return ledger in self._starts and entry in self._starts[ledger]
+
     def next_held(self, offset: int) -> int:
         """As ``following``, of all that the log held when it was opened; the end of that if there
         is none."""

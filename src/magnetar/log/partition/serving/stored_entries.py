@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyroaring import BitMap
@@ -16,6 +17,7 @@ from magnetar.log.partition.batch_header import (
     read_header,
 )
 from magnetar.log.partition.checkpoint_files import read_file, replace_file
+from magnetar.log.partition.index_files import RELATIVE_MAX
 from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.segment import STARTS, Segment
 from magnetar.log.partition.serving.batch_places import BatchPlaces, decode_starts, encode_starts
@@ -57,7 +59,7 @@ def read_entries(
         return []
     view = memoryview(found.read())
     entries: list[Entry] = []
-    at = 0
+    at, expected = 0, offset
     while len(view) - at >= HEADER_BYTES and len(entries) < max_entries:
         header = read_header(view, at)
         wrong = implausible(header)
@@ -67,7 +69,8 @@ def read_entries(
             if header.base_offset < offset:
                 at += header.byte_count
                 continue
-            if not has_its_checksum(view, at, header):
+            wrong = _misplaced(source, places, expected, header)
+            if wrong is None and not has_its_checksum(view, at, header):
                 wrong = f"offset {header.base_offset} fails its checksum"
         if wrong is not None:
             if entries:  # they come first, and the next read is told
@@ -75,22 +78,36 @@ def read_entries(
             place = found.position + at
             raise CorruptBatchError(f"{found.segment.file.path}: byte {place}: {wrong}")
         entries.append(entry_of(places, view[at : at + header.byte_count], header))
+        expected = header.next_offset
         at += header.byte_count
     return entries
+
+
+def _misplaced(
+    source: LocalLog, places: BatchPlaces, expected: int, header: BatchHead
+) -> str | None:
+    """No checksum is over a batch's offset; whoever believed one that has changed would pass over
+    the records that lie there. ``expected``: where the next entry begins, or after it."""
+    if not places.begins(header.base_offset):
+        return f"a batch of offset {header.base_offset}, where none begins"
+    missing = places.following(expected)
+    if source.swapped_end <= missing < header.base_offset:
+        return f"offset {header.base_offset}, where {missing} belongs"
+    return None
 
 
 def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -> HeldEntries:
     """All that the log holds. Raises ``OSError``, ``CorruptBatchError``."""
     places = BatchPlaces(source.first_base, source.first_base, span)
     uncommitted: list[tuple[int, int]] = []
-    for segment in source.segments:
-        sealed = segment is not source.segments[-1]
-        if sealed and segment.next_offset <= high_watermark:
-            starts = _stored_starts(segment, disk)
+    bases = [*(segment.base_offset for segment in source.segments[1:]), None]
+    for segment, following in zip(source.segments, bases, strict=True):
+        if following is not None and following <= high_watermark:
+            starts = _stored_starts(segment, disk, following)
             places.add_all(segment.base_offset + each for each in starts)
-            places.end = max(places.end, segment.next_offset)
+            places.end = max(places.end, min(segment.next_offset, following))
             continue
-        for _, header in segment.headers():
+        for header in _placed(segment, following):
             if header.next_offset <= high_watermark:
                 places.add_all((header.base_offset,))
                 places.end = header.next_offset
@@ -103,14 +120,31 @@ def find_entries(source: LocalLog, disk: Disk, high_watermark: int, span: int) -
     return HeldEntries(places, uncommitted)
 
 
-def _stored_starts(segment: Segment, disk: Disk) -> BitMap:
+def _stored_starts(segment: Segment, disk: Disk, following: int) -> BitMap:
     """From beside the segment; made there if it is missing, or of another state of it."""
     path = segment.path(STARTS)
     data: Buffer = read_file(disk, path) or b""
     try:
         return decode_starts(bytes(data), segment.byte_count, segment.next_offset, path.name)
     except MetadataFormatError:
-        starts = BitMap(header.base_offset - segment.base_offset for _, header in segment.headers())
+        heads = _placed(segment, following)
+        starts = BitMap(header.base_offset - segment.base_offset for header in heads)
         starts.run_optimize()
         replace_file(disk, path, encode_starts(starts, segment.byte_count, segment.next_offset))
         return starts
+
+
+def _placed(segment: Segment, following: int | None) -> Iterator[BatchHead]:
+    """The batches where they must lie: one whose offset cannot be true follows the one before it.
+    (Whoever reads it is told; the others are to be found.) ``following``: where the next segment
+    begins. Raises ``CorruptBatchError``, ``OSError``."""
+    heads = [header for _, header in segment.headers()]
+    most = segment.base_offset + RELATIVE_MAX if following is None else following
+    bounds = [*(min(header.base_offset, most) for header in heads[1:]), most][: len(heads)]
+    end = segment.base_offset
+    for header, bound in zip(heads, bounds, strict=True):
+        count = header.next_offset - header.base_offset
+        behind = header.next_offset > bound and end + count <= bound
+        base = end if header.base_offset < end or behind else header.base_offset
+        yield header._replace(base_offset=base)
+        end = base + count
