@@ -319,6 +319,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "magnetar.protocols.kafka": (
         (
             "consumers",
+            "crossing",
             "entry_format",
             "group_settings",
             "known_places",

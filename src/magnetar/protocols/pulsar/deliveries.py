@@ -3,16 +3,23 @@
 The stored payload of an entry goes out as it came in, behind a small header: frames of a run are
 built as one piece, those of large entries are a header and a view each. A record batch of a Kafka
 producer is converted here (``wire.crossing.kafka_to_pulsar``).
+
+A batch has up to a million records, which take seconds. Those of one run that are more than the
+loop has the time for, and all that is behind them, go out later, in order: a large batch is
+converted on a thread, one of the broker at a time, and the consumer gets nothing more meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from magnetar.env.framed import JOIN_BYTES_MAX
+from magnetar.env.tasks import fails
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, MessageTooLargeError
 from magnetar.protocols.pulsar.clients import hears_end_of_topic
@@ -20,8 +27,9 @@ from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
 from magnetar.topics.consumer import ConsumerNews
 from magnetar.topics.redelivery import Key
+from magnetar.topics.subscribable import Subscribed
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry, sealed_entry
-from magnetar.wire.kafka.batches import is_batch
+from magnetar.wire.kafka.batches import CODEC_MASK, is_batch, read_batch_header
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -34,8 +42,25 @@ PULSAR_BEGIN: Final = b"\x0e"
 
 NO_EPOCH: Final = -1
 
+WORK_AT_ONCE: Final = 1000
+"""Of a run, converted in one turn of the loop, in records: some 5 ms."""
+WORK_BYTES: Final = 64
+"""Of a batch, as much work as a record."""
+COMPRESSED_WORK: Final = 50
+BYTES_AT_ONCE: Final = 128 << 10
+"""Of a batch that is converted so, when it is not compressed any more: little may become much."""
+
 ACTIVE_CHANGE_VERSION: Final = 12
 """The protocol version from which on clients know ACTIVE_CONSUMER_CHANGE."""
+
+
+class _Later(NamedTuple):
+    """An entry that waits to be delivered, and what its header says."""
+
+    entry: Entry
+    redeliveries: int
+    ack_set: Sequence[int]
+    epoch: int
 
 
 class SessionConsumer:
@@ -44,7 +69,7 @@ class SessionConsumer:
     ``partition``: of the consumer's topic, or -1. ``epoch``: which its messages say, below 0: none
     (``handlers.consumers``)."""
 
-    __slots__ = ("_encode", "_partition", "_session", "consumer_id", "epoch")
+    __slots__ = ("_encode", "_later", "_partition", "_session", "consumer_id", "epoch")
 
     def __init__(
         self, session: Session, consumer_id: int, partition: int, epoch: int = NO_EPOCH
@@ -54,6 +79,8 @@ class SessionConsumer:
         self._session = session
         self._partition = partition
         self._encode = MessageHeaderEncoder(consumer_id, partition).encode
+        self._later: deque[_Later] | None = None
+        """What goes out once it is converted; None: nothing, as for most consumers."""
 
     @property
     def peer(self) -> str:
@@ -61,11 +88,13 @@ class SessionConsumer:
 
     @property
     def writable(self) -> bool:
-        return self._session.writable
+        return self._session.writable and self._later is None
 
     @property
     def crowded(self) -> bool:
         session = self._session
+        if self._later is not None:
+            return True
         return session.unsent_bytes > session.services.connections.turn_bytes
 
     def deliver(
@@ -74,6 +103,8 @@ class SessionConsumer:
         counts: Mapping[Key, int],
         ack_sets: Mapping[Key, Sequence[int]],
     ) -> int:
+        if self._later is not None:
+            return self._put_off(entries, counts, ack_sets)
         special = bool(counts or ack_sets)
         if not special:
             bytes_max = 2 * JOIN_BYTES_MAX * len(entries)
@@ -84,13 +115,18 @@ class SessionConsumer:
                 self._session.write(frames)
                 return len(frames)
         parts: list[bytes | memoryview] = []
-        total = 0
-        encode, epoch = self._encode, self.epoch
-        for entry in entries:
+        total = put_off = 0
+        encode, epoch, work_left = self._encode, self.epoch, WORK_AT_ONCE
+        for index, entry in enumerate(entries):
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
             if data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload):
-                data, offset = _converted(entry, self._session.payload_bytes_max), 0
+                work_left -= _work(entry)
+                converted = self._converted_now(entry) if work_left >= 0 else None
+                if converted is None:
+                    put_off = self._put_off(entries[index:], counts, ack_sets)
+                    break
+                data, offset = converted, 0
             payload_bytes = len(data) - offset
             if special:
                 key = (ledger_id, entry_id)
@@ -102,7 +138,79 @@ class SessionConsumer:
             parts.append(memoryview(data)[offset:])
             total += len(header) + payload_bytes
         self._session.write_parts(parts, total)
-        return total
+        return total + put_off
+
+    # -- what is delivered later --------------------------------------------------------------
+
+    def _put_off(
+        self,
+        entries: Sequence[Entry],
+        counts: Mapping[Key, int],
+        ack_sets: Mapping[Key, Sequence[int]],
+    ) -> int:
+        """Deliver them once they are converted; returns their bytes as they are stored."""
+        if self._later is None:
+            self._later = deque()
+            scope, what = self._session.services.scope, f"{self.peer} converted batches"
+            scope.spawn(self._deliver_later(self._later), what, fails(self._failed))
+        byte_count = 0
+        for entry in entries:
+            key = (entry.ledger_id, entry.entry_id)
+            count, ack_set = counts.get(key, 0), ack_sets.get(key, ())
+            self._later.append(_Later(entry, count, ack_set, self.epoch))
+            byte_count += len(entry.payload)
+        return byte_count
+
+    async def _deliver_later(self, later: deque[_Later]) -> None:
+        session = self._session
+        try:
+            while later:
+                entry, count, ack_set, epoch = later.popleft()
+                payload: bytes | memoryview = entry.payload
+                if _is_records(entry):
+                    payload = await self._converted(entry)
+                await session.until_taken()
+                if self._subscribed() is None:
+                    return  # others get what was out at it
+                size = len(payload)
+                header = self._encode(
+                    entry.ledger_id, entry.entry_id, size, count, ack_set or None, epoch
+                )
+                session.write_parts([header, memoryview(payload)], len(header) + size)
+        finally:
+            self._later = None
+        found = self._subscribed()
+        if found is not None:
+            found.subscription.follow_connection(found.consumer)
+
+    def _failed(self, _task: str, _error: BaseException) -> None:
+        """The client must not wait for what does not come."""
+        self._session.abort()
+
+    def _subscribed(self) -> Subscribed | None:
+        """None once the consumer is closed, or its client gone."""
+        found = self._session.consumers.get(self.consumer_id)
+        return found if found is not None and found.consumer.client is self else None
+
+    def _converted_now(self, entry: Entry) -> bytes | None:
+        """None if that takes longer than ``_work`` says."""
+        bytes_max = self._session.payload_bytes_max
+        if not read_batch_header(entry.payload).attributes & CODEC_MASK:
+            return _converted(entry, bytes_max)
+        try:
+            found = pulsar_entry(entry.payload, uncompressed_bytes_max=BYTES_AT_ONCE)
+        except MagnetarError:
+            return None
+        return found if len(found) <= bytes_max else None
+
+    async def _converted(self, entry: Entry) -> bytes:
+        if _work(entry) <= WORK_AT_ONCE:
+            await asyncio.sleep(0)
+            found = self._converted_now(entry)
+            if found is not None:
+                return found
+        async with self._session.services.conversions:
+            return await asyncio.to_thread(_converted, entry, self._session.payload_bytes_max)
 
     def answer_ack(self, request_id: int, error: MagnetarError | None) -> None:
         code, text = (None, "") if error is None else (server_error(error), str(error))
@@ -151,6 +259,19 @@ class SessionConsumer:
 
     def abort(self) -> None:
         self._session.abort()
+
+
+def _is_records(entry: Entry) -> bool:
+    offset = entry.payload_offset
+    return entry.data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload)
+
+
+def _work(entry: Entry) -> int:
+    """How long a batch takes to convert, in records."""
+    payload = entry.payload
+    header = read_batch_header(payload)
+    compressed = COMPRESSED_WORK if header.attributes & CODEC_MASK else 0
+    return header.record_count + len(payload) // WORK_BYTES + compressed
 
 
 def _converted(entry: Entry, bytes_max: int) -> bytes:

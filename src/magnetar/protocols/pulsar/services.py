@@ -66,6 +66,8 @@ class Services:
     attached: AttachedTotals = field(init=False)
     large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while an answer is made that may be megabytes (``session.large_answer``)."""
+    conversions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a thread converts a large batch, for which it takes some hundred megabytes."""
 
     def __post_init__(self) -> None:
         self.attached = AttachedTotals(self.config)

@@ -232,7 +232,7 @@ class Session(FramedConnection):
         between. Raises ``ServiceNotReadyError`` if there is no memory for it."""
         lock, connections = self.services.large_answers, self.services.connections
         while True:
-            await self._until_taken()
+            await self.until_taken()
             async with lock:
                 if self.closed:
                     raise ServiceNotReadyError("the client has gone")
@@ -247,7 +247,7 @@ class Session(FramedConnection):
                 await asyncio.sleep(0)
                 return
 
-    async def _until_taken(self) -> None:
+    async def until_taken(self) -> None:
         """Until the client has taken what waits for it, or is gone."""
         while self.crowded and not self.closed:
             await asyncio.sleep(0)  # what this turn has written leaves at its end

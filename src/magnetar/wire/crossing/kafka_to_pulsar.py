@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, read_batch_header
-from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.compression import UNCOMPRESSED_BYTES_MAX, Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, read_batch, timestamp_of
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
@@ -49,13 +49,17 @@ NOT_CONVERTED: Final = "magnetar.not_converted"
 
 
 def pulsar_entry(
-    batch: memoryview, *, compressed: bool = True, every_header: bool = False
+    batch: memoryview,
+    *,
+    compressed: bool = True,
+    every_header: bool = False,
+    uncompressed_bytes_max: int = UNCOMPRESSED_BYTES_MAX,
 ) -> bytes:
     """The entry that a producer of Pulsar's would have sent, ``compressed`` as the batch is; with
     ``every_header`` there are several properties of a name where there are several headers. Raises
     ``ProtocolError`` for a batch that cannot be taken apart, ``ConfigError`` if its codec's library
     is not installed."""
-    header, records = read_batch(batch)
+    header, records = read_batch(batch, uncompressed_bytes_max)
     codec = Codec(header.attributes & CODEC_MASK) if compressed else Codec.NONE
     compression = CODECS[codec]
     builder = EntryBuilder(compression, find_compressor(compression))

@@ -7,7 +7,8 @@ and their offsets stay empty, as in Kafka. What corresponds is said in ``kafka_t
 * ordering keys, schema versions and the producer's name have no counterpart and are left out.
 
 Refused with ``NotAllowedError``: chunks of a message that is larger than an entry, of which no
-single batch can be made, and encrypted entries, which only Pulsar's clients can read.
+single batch can be made, encrypted entries, which only Pulsar's clients can read, and what unpacks
+to more than a record batch may (several copies of it would be in memory).
 
 Pure, but for the codecs' libraries.
 """
@@ -22,21 +23,27 @@ from typing import Final
 from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.wire.crossing.kafka_to_pulsar import CODECS as PULSAR_CODECS
 from magnetar.wire.kafka.batches import TIMESTAMP_MAX
-from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.compression import UNCOMPRESSED_BYTES_MAX, Codec
 from magnetar.wire.kafka.records import KafkaRecord, RecordHeader, batch_of
 from magnetar.wire.pulsar.batches import MessageInfo, iterate_messages
 from magnetar.wire.pulsar.codes import Compression
-from magnetar.wire.pulsar.metadata import entry_metadata
+from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
 
 CODECS: Final[Mapping[Compression, Codec]] = MappingProxyType(
     {compression: codec for codec, compression in PULSAR_CODECS.items()}
 )
 
 
-def kafka_batch(payload: memoryview, base_offset: int, leader_epoch: int) -> bytes:
+def kafka_batch(
+    payload: memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    metadata: EntryMetadata | None = None,
+) -> bytes:
     """The batch, stamped. Raises ``NotAllowedError`` for what has no counterpart,
-    ``ProtocolError``, ``ConfigError`` if its codec's library is not installed."""
-    meta = entry_metadata(payload)
+    ``ProtocolError``, ``ConfigError`` if its codec's library is not installed. ``metadata`` saves
+    parsing it again."""
+    meta = metadata or entry_metadata(payload)
     if meta.num_chunks > 1:
         raise NotAllowedError(
             f"offset {base_offset} is chunk {meta.chunk_id} of {meta.num_chunks} of one large "
@@ -46,6 +53,11 @@ def kafka_batch(payload: memoryview, base_offset: int, leader_epoch: int) -> byt
         raise NotAllowedError(
             f"offset {base_offset} was encrypted by the Pulsar producer {meta.producer_name}; read "
             "it with a Pulsar client that has the key, or seek behind it"
+        )
+    if meta.compression != Compression.NONE and meta.uncompressed_size > UNCOMPRESSED_BYTES_MAX:
+        raise NotAllowedError(
+            f"offset {base_offset} unpacks to {meta.uncompressed_size} bytes, and Kafka's clients "
+            f"get {UNCOMPRESSED_BYTES_MAX} at most; read it with a Pulsar client, or seek behind it"
         )
     times: list[int] = []
     made: list[KafkaRecord] = []

@@ -51,31 +51,29 @@ be corrupt. A match of LZ4 has 255 per byte of its length, a zstd block of four 
 RATIO_SLACK_BYTES: Final = 1 << 16
 
 
-def decompress(codec: Codec, data: Data) -> bytes:
-    """Raises ``ProtocolError`` for data that is not of the codec or grows past the bound,
+def decompress(codec: Codec, data: Data, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> bytes:
+    """Raises ``ProtocolError`` for data that is not of the codec or grows past ``bytes_max``,
     ``ConfigError`` if no installed library knows the codec."""
     if codec is Codec.NONE:
         return bytes(data)
     try:
         if codec is Codec.GZIP:
-            return _gunzip(data)
+            return _gunzip(data, bytes_max)
         if codec is Codec.SNAPPY:
-            return _unsnap(bytes(data))
-        return _framed(codec, bytes(data))
+            return _unsnap(bytes(data), bytes_max)
+        return _framed(codec, bytes(data), bytes_max)
     except (ValueError, OSError, RuntimeError, zlib.error, struct.error) as error:
         raise ProtocolError(f"corrupt {codec.name} data of {len(data)} bytes: {error}") from error
 
 
-def _too_large(codec: Codec) -> ProtocolError:
-    return ProtocolError(
-        f"{codec.name} data of more than {UNCOMPRESSED_BYTES_MAX} bytes uncompressed"
-    )
+def _too_large(codec: Codec, bytes_max: int) -> ProtocolError:
+    return ProtocolError(f"{codec.name} data of more than {bytes_max} bytes uncompressed")
 
 
-def _gunzip(data: Data) -> bytes:
-    found = zlib.decompressobj(31).decompress(data, UNCOMPRESSED_BYTES_MAX + 1)
-    if len(found) > UNCOMPRESSED_BYTES_MAX:
-        raise _too_large(Codec.GZIP)
+def _gunzip(data: Data, bytes_max: int) -> bytes:
+    found = zlib.decompressobj(31).decompress(data, bytes_max + 1)
+    if len(found) > bytes_max:
+        raise _too_large(Codec.GZIP, bytes_max)
     return found
 
 
@@ -90,9 +88,9 @@ def _snappy_size(block: bytes) -> int:
     raise ProtocolError("a Snappy block without a size")
 
 
-def _unsnap(data: bytes) -> bytes:
+def _unsnap(data: bytes, bytes_max: int) -> bytes:
     if not data.startswith(_XERIAL):
-        return _unsnap_block(data, UNCOMPRESSED_BYTES_MAX)
+        return _unsnap_block(data, bytes_max, bytes_max)
     found = bytearray()
     at = len(_XERIAL_HEAD)
     while at < len(data):
@@ -100,15 +98,16 @@ def _unsnap(data: bytes) -> bytes:
         block = data[at + 4 : at + 4 + size]
         if size < 1 or len(block) != size:
             raise ProtocolError(f"a Snappy block of {size} bytes, {len(block)} are left")
-        found += _unsnap_block(block, UNCOMPRESSED_BYTES_MAX - len(found))
+        found += _unsnap_block(block, bytes_max - len(found), bytes_max)
         at += 4 + size
     return bytes(found)
 
 
-def _unsnap_block(block: bytes, most: int) -> bytes:
+def _unsnap_block(block: bytes, most: int, bytes_max: int) -> bytes:
+    """``most``: what is left of ``bytes_max``."""
     size = _snappy_size(block)
     if size > most:
-        raise _too_large(Codec.SNAPPY)
+        raise _too_large(Codec.SNAPPY, bytes_max)
     try:
         cramjam = import_module("cramjam")
     except ModuleNotFoundError:
@@ -120,14 +119,14 @@ def _unsnap_block(block: bytes, most: int) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def _framed(codec: Codec, data: bytes) -> bytes:
+def _framed(codec: Codec, data: bytes, bytes_max: int) -> bytes:
     """LZ4 and zstd frames, which need not say how much they hold."""
     name = codec.name.lower()
     try:
         cramjam = import_module("cramjam")
     except ModuleNotFoundError:
-        return _streamed(codec, name, data)
-    most = min(UNCOMPRESSED_BYTES_MAX, RATIO_MAX[codec] * len(data) + RATIO_SLACK_BYTES)
+        return _streamed(codec, name, data, bytes_max)
+    most = min(bytes_max, RATIO_MAX[codec] * len(data) + RATIO_SLACK_BYTES)
     size = min(max(GROWTH * len(data), RATIO_SLACK_BYTES), most)
     while True:
         out = bytearray(size)
@@ -142,12 +141,12 @@ def _framed(codec: Codec, data: bytes) -> bytes:
         return bytes(memoryview(out)[:written])
 
 
-def _streamed(codec: Codec, name: str, data: bytes) -> bytes:
+def _streamed(codec: Codec, name: str, data: bytes, bytes_max: int) -> bytes:
     pyarrow = _pyarrow(codec)
     with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), name) as stream:
-        found = bytes(stream.read(UNCOMPRESSED_BYTES_MAX + 1))
-    if len(found) > UNCOMPRESSED_BYTES_MAX:
-        raise _too_large(codec)
+        found = bytes(stream.read(bytes_max + 1))
+    if len(found) > bytes_max:
+        raise _too_large(codec, bytes_max)
     return found
 
 

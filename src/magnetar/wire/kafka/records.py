@@ -26,7 +26,12 @@ from magnetar.wire.kafka.batches import (
     build_batch,
     read_batch_header,
 )
-from magnetar.wire.kafka.compression import Codec, compress, decompress
+from magnetar.wire.kafka.compression import (
+    UNCOMPRESSED_BYTES_MAX,
+    Codec,
+    compress,
+    decompress,
+)
 from magnetar.wire.kafka.primitives import Buffer
 from magnetar.wire.varint import varint
 
@@ -107,11 +112,15 @@ def parse_records(data: bytes, count: int) -> list[KafkaRecord]:
     return found
 
 
-def read_batch(batch: memoryview) -> tuple[BatchHeader, list[KafkaRecord]]:
+def read_batch(
+    batch: memoryview, bytes_max: int = UNCOMPRESSED_BYTES_MAX
+) -> tuple[BatchHeader, list[KafkaRecord]]:
     """A batch taken apart. Raises ``ProtocolError``, also for a record that has no place among the
-    batch's offsets; ``ConfigError`` without its codec."""
+    batch's offsets, and for records that are more than ``bytes_max`` when they are not compressed;
+    ``ConfigError`` without its codec."""
     header = read_batch_header(batch)
-    data = decompress(Codec(header.attributes & CODEC_MASK), batch[BATCH_HEADER_BYTES:])
+    codec = Codec(header.attributes & CODEC_MASK)
+    data = decompress(codec, batch[BATCH_HEADER_BYTES:], bytes_max)
     records = parse_records(data, header.record_count)
     for record in records:
         if not 0 <= record.offset_delta <= header.last_offset_delta:

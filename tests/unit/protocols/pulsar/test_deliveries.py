@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
+from magnetar.protocols.pulsar import deliveries
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.consumer import ConsumerNews
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
-from magnetar.wire.kafka.batches import STAMP_BYTES, stamp
+from magnetar.wire.kafka.batches import STAMP_BYTES, read_batch_header, stamp
+from magnetar.wire.kafka.compression import Codec
 from magnetar.wire.kafka.records import KafkaRecord, batch_of
 from magnetar.wire.pulsar.batches import iterate_messages
 from magnetar.wire.pulsar.commands import decode_command, encode_command
 from magnetar.wire.pulsar.metadata import entry_metadata
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
+from tests.interop.pulsar.wire import message
 
 
 class Written:
@@ -120,3 +129,153 @@ def test_only_clients_that_know_the_command_hear_who_is_active() -> None:
     written.protocol_version = 11
     consumer.tell(ConsumerNews.PASSIVE)
     assert not written.frames()
+
+
+class Subscribed:
+    """A consumer as its session has it; counts how often its subscription looks again."""
+
+    def __init__(self, client: SessionConsumer) -> None:
+        self.consumer = SimpleNamespace(client=client)
+        self.subscription = self
+        self.looks = 0
+
+    def follow_connection(self, consumer: object) -> None:
+        assert consumer is self.consumer
+        self.looks += 1
+
+
+class Served(Written):
+    """A session with what it needs to convert on a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer = "client"
+        self.writable = True
+        self.closed = False
+        scope = TaskScope("test", awaited(by="the test"))
+        connections = SimpleNamespace(turn_bytes=1 << 20)
+        conversions = asyncio.Lock()
+        self.services = SimpleNamespace(
+            scope=scope, conversions=conversions, connections=connections
+        )
+        self.unsent_bytes = 0
+        self.consumers: dict[int, Subscribed] = {}
+
+    async def until_taken(self) -> None:
+        pass
+
+    def consumer(self) -> SessionConsumer:
+        client = SessionConsumer(cast(Session, cast(Any, self)), 5, -1)
+        self.consumers[5] = Subscribed(client)
+        return client
+
+
+def records_entry(number: int, records: int, codec: Codec = Codec.NONE) -> Entry:
+    made = [KafkaRecord(each, 0, b"k", b"%d" % number) for each in range(records)]
+    batch = batch_of(made, 5_000, codec=codec)
+    return Entry(7, number, stamp(100, len(batch) - 12, 4) + batch[STAMP_BYTES:], 0)
+
+
+def pulsar_message(number: int) -> Entry:
+    return Entry(7, number, message(b"%d" % number, number), 0)
+
+
+async def until_delivered(client: SessionConsumer) -> None:
+    for _ in range(20_000):
+        if client.writable:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("never delivered")
+
+
+def numbers(written: Written) -> list[tuple[int, int, int]]:
+    """Of the messages: which entry, how many messages it says, and how often it was sent."""
+    return [
+        (
+            told.message.message_id.entryId,
+            entry_metadata(payload).num_messages,
+            told.message.redelivery_count,
+        )
+        for told, payload in written.frames()
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
+def test_a_large_batch_is_converted_aside_and_keeps_its_place(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch has up to a million records: all clients stood still for five seconds."""
+    threads = set()
+
+    def noted(payload: memoryview, **bounds: int) -> bytes:
+        header = read_batch_header(payload)
+        if header.record_count > 4 * deliveries.WORK_AT_ONCE:
+            threads.add(get_ident())
+        return pulsar_entry(payload, **bounds)
+
+    monkeypatch.setattr(deliveries, "pulsar_entry", noted)
+
+    async def main() -> None:
+        served = Served()
+        client = served.consumer()
+        large = records_entry(3, 5 * deliveries.WORK_AT_ONCE, codec)
+        small = records_entry(4, 2, codec)
+        entries = [pulsar_message(1), small, large, pulsar_message(5), small]
+        client.deliver(entries, {(7, 5): 2}, {})
+        assert numbers(served) == [(1, 1, 0), (4, 2, 0)]
+        assert not client.writable
+        assert client.crowded
+        client.deliver([pulsar_message(6)], {}, {})
+        await until_delivered(client)
+        assert numbers(served) == [(3, 5000, 0), (5, 1, 2), (4, 2, 0), (6, 1, 0)]
+        assert threads
+        assert get_ident() not in threads
+        assert served.consumers[5].looks == 1
+        await served.services.scope.close()
+
+    asyncio.run(main())
+
+
+def test_of_many_small_batches_some_go_out_in_each_turn() -> None:
+    async def main() -> None:
+        served = Served()
+        client = served.consumer()
+        client.deliver([records_entry(each, 300) for each in range(50)], {}, {})
+        found = numbers(served)
+        assert 1 <= len(found) <= 3
+        await until_delivered(client)
+        found += numbers(served)
+        assert found == [(each, 300, 0) for each in range(50)]
+        await served.services.scope.close()
+
+    asyncio.run(main())
+
+
+def test_little_that_unpacks_to_much_is_converted_aside() -> None:
+    async def main() -> None:
+        served = Served()
+        client = served.consumer()
+        batch = batch_of([KafkaRecord(0, 0, None, bytes(1 << 20))], 5_000, codec=Codec.ZSTD)
+        assert len(batch) < 200
+        client.deliver([Entry(7, 3, batch, 0)], {}, {})
+        assert numbers(served) == []
+        await until_delivered(client)
+        assert numbers(served) == [(3, 1, 0)]
+        await served.services.scope.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_converted_for_a_consumer_that_has_gone_is_dropped() -> None:
+    async def main() -> None:
+        served = Served()
+        client = served.consumer()
+        client.deliver([records_entry(3, 5000), pulsar_message(4)], {}, {})
+        again = served.consumer()  # of the same id
+        await until_delivered(client)
+        again.deliver([pulsar_message(9)], {}, {})
+        assert numbers(served) == [(9, 1, 0)]
+        assert served.consumers[5].looks == 0
+        await served.services.scope.close()
+
+    asyncio.run(main())

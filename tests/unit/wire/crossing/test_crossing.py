@@ -18,7 +18,7 @@ from magnetar.wire.kafka.batches import (
     check_produced,
     stamp,
 )
-from magnetar.wire.kafka.compression import Codec
+from magnetar.wire.kafka.compression import UNCOMPRESSED_BYTES_MAX, Codec
 from magnetar.wire.kafka.records import (
     KafkaRecord,
     RecordHeader,
@@ -119,6 +119,15 @@ def test_what_has_no_counterpart_is_refused() -> None:
     encrypted = plain(encryption_algo="x")
     with pytest.raises(NotAllowedError, match="encrypted"):
         kafka_batch(encrypted, 3, 1)
+
+
+def test_what_unpacks_to_more_than_a_batch_may_is_refused() -> None:
+    """A frame of a quarter of a megabyte took 1.5 GB, and five seconds."""
+    size = UNCOMPRESSED_BYTES_MAX + 1
+    packed = find_compressor(Compression.ZLIB)(bytes(size))
+    payload = plain(packed, compression=int(Compression.ZLIB), uncompressed_size=size)
+    with pytest.raises(NotAllowedError, match="Pulsar client"):
+        kafka_batch(payload, 0, 0)
 
 
 def test_each_entry_is_described_by_its_own_format() -> None:

@@ -38,6 +38,7 @@ from magnetar.model.errors import (
     UnknownTopicIdError,
 )
 from magnetar.model.ids import Position
+from magnetar.protocols.kafka.crossing import Crossing
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.partitions.partition_transactions import commits_of
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
@@ -45,9 +46,8 @@ from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.protocols.kafka.unread import LOST
-from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
+from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, is_batch, read_batch_header
 from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
 from magnetar.wire.kafka.fetch_messages import (
     AbortedRange,
@@ -86,6 +86,11 @@ ASKS_NO_END: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 """Version of LIST_OFFSETS."""
 
+
+RECORDS_AT_ONCE: Final = 1000
+"""Looked at in one turn of the loop: a few milliseconds."""
+RECORD_BYTES: Final = 128
+"""Of records, that take as long as one of them."""
 
 READ_COMMITTED: Final = 1
 IDS_SINCE: Final = 13
@@ -260,7 +265,9 @@ class _Collected:
         end_offset: int,
         bytes_max: int,
     ) -> None:
-        batches = await read_batches(partition, offset, end_offset, bytes_max)
+        batches = await read_batches(
+            partition, offset, end_offset, bytes_max, self._services.conversions
+        )
         if self.size and batches.size > self._left:
             return  # it comes with the next fetch
         if self._committed:
@@ -292,10 +299,15 @@ def _check_epoch(partition: Partition, epoch: int) -> None:
 
 
 async def read_batches(
-    partition: Partition, offset: int, end_offset: int, bytes_max: int
+    partition: Partition,
+    offset: int,
+    end_offset: int,
+    bytes_max: int,
+    conversions: asyncio.Semaphore,
 ) -> FetchedBatches:
     """Batches from the one that holds ``offset`` on, before ``end_offset``, at least one. Raises as
     reading a log, and ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
+    crossing = Crossing(conversions)
     place = await partition.place_of(offset)
     entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
     if entries and _ends_before(entries[0], offset):  # compaction took what was behind it
@@ -321,7 +333,7 @@ async def read_batches(
             if parts and next_offset >= end_offset:
                 break
             try:
-                batch = kafka_batch(payload, next_offset, partition.log.epoch)
+                batch = await crossing.batch(payload, next_offset, partition.log.epoch)
             except (NotAllowedError, ProtocolError):
                 if parts:
                     break  # what comes before it is answered first
@@ -353,6 +365,7 @@ async def list_offsets(
     session: KafkaSession, head: RequestHead, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     answer, turns = ListOffsetsResponse(), LoopTurns()
+    conversions = session.services.conversions
     for topic in request.topics:
         said = ListedTopic(topic.name)
         answer.topics.append(said)
@@ -367,7 +380,7 @@ async def list_offsets(
                 with partition.topic.held():
                     if committed and not partition.transactions.known:
                         await partition.know_transactions()
-                    await _list(partition, part, committed, listed)
+                    await _list(partition, part, committed, listed, conversions)
                 _check_end_known(partition, part.timestamp_ms, listed, head.version)
             except _CodeError as error:
                 listed.error_code = error.code
@@ -393,7 +406,11 @@ def _check_end_known(
 
 
 async def _list(
-    partition: Partition, asked: ListOffsetsPartition, committed: bool, listed: ListedPartition
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    committed: bool,
+    listed: ListedPartition,
+    conversions: asyncio.Semaphore,
 ) -> None:
     time_ms = asked.timestamp_ms
     listed.leader_epoch = partition.log.epoch
@@ -405,11 +422,11 @@ async def _list(
     elif time_ms == GREATEST_TIME:
         greatest = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
         if greatest:
-            listed.offset, listed.timestamp_ms = await _first_at(partition, greatest)
+            listed.offset, listed.timestamp_ms = await _first_at(partition, greatest, conversions)
     elif time_ms == LATEST_TIERED:
         listed.leader_epoch = -1
     elif time_ms >= 0:
-        listed.offset, listed.timestamp_ms = await _first_at(partition, time_ms)
+        listed.offset, listed.timestamp_ms = await _first_at(partition, time_ms, conversions)
     else:
         listed.error_code = ErrorCode.UNSUPPORTED_VERSION
     by_time = time_ms >= 0 or time_ms == GREATEST_TIME
@@ -418,7 +435,9 @@ async def _list(
         listed.offset = listed.timestamp_ms = -1
 
 
-async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
+async def _first_at(
+    partition: Partition, time_ms: int, conversions: asyncio.Semaphore
+) -> tuple[int, int]:
     """The first record with that timestamp or a later one, and its timestamp; -1, -1 if there is
     none. Entries are found by the log; one batch is taken apart."""
     positions, begin = partition.positions, partition.log.front.offset
@@ -431,13 +450,33 @@ async def _first_at(partition: Partition, time_ms: int) -> tuple[int, int]:
         payload = entry.payload
         if not is_batch(payload):
             offset = await positions.offset_of(place)
-            payload = memoryview(kafka_batch(payload, offset, partition.log.epoch))
-        for offset, made_ms in _times(payload):
-            if made_ms >= time_ms and offset >= begin:
-                return offset, made_ms
+            crossing = Crossing(conversions)
+            payload = memoryview(await crossing.batch(payload, offset, partition.log.epoch))
+        if _is_soon_read(payload):
+            found = _first_in(payload, time_ms, begin)
+        else:
+            async with conversions:
+                found = await asyncio.to_thread(_first_in, payload, time_ms, begin)
+        if found is not None:
+            return found
         # The log finds entries by publish times, and a record may say that it is older.
         place = positions.next_position(place)
     return -1, -1
+
+
+def _is_soon_read(batch: memoryview) -> bool:
+    """Its records can be looked at in one turn of the loop; a million take seconds."""
+    header = read_batch_header(batch)
+    records = header.record_count + len(batch) // RECORD_BYTES
+    return not header.attributes & CODEC_MASK and records <= RECORDS_AT_ONCE
+
+
+def _first_in(batch: memoryview, time_ms: int, begin: int) -> tuple[int, int] | None:
+    """The first record from offset ``begin`` on with that timestamp or a later one."""
+    for offset, made_ms in _times(batch):
+        if made_ms >= time_ms and offset >= begin:
+            return offset, made_ms
+    return None
 
 
 def _times(batch: memoryview) -> list[tuple[int, int]]:

@@ -144,7 +144,9 @@ class LedSharePartition:
                 at = self.machine.next_offset()
                 if at is None or at >= end_offset:
                     break
-                batches = await read_batches(self.partition, at, end_offset, wanted.bytes_max)
+                batches = await read_batches(
+                    self.partition, at, end_offset, wanted.bytes_max, self._services.conversions
+                )
                 aborted = await self._aborted(at, batches)
                 if not wanted.alive():
                     break
