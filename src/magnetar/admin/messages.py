@@ -63,6 +63,7 @@ class MessageService:
     def __init__(self, topics: TopicService, entry_format: EntryFormat) -> None:
         self._topics = topics
         self._format = entry_format
+        self._showing = asyncio.Lock()
 
     async def by_id(self, topic: str, position: Position) -> ShownEntry:
         """Raises ``TopicNotFoundError``, ``NoEntryError`` (the topic does not have it, or not any
@@ -129,7 +130,8 @@ class MessageService:
                 f"{entry.ledger_id}:{entry.entry_id} is the end of a transaction, and no message"
             )
         try:
-            return await asyncio.to_thread(shown_entry, entry)
+            async with self._showing:  # a frame unpacks to a quarter of a gigabyte at most
+                return await asyncio.to_thread(shown_entry, entry)
         except (ProtocolError, ConfigError) as error:
             raise UnreadableEntryError(
                 f"entry {entry.ledger_id}:{entry.entry_id} cannot be shown: {error}"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import structlog
 import uvicorn
@@ -32,6 +33,9 @@ KEEP_ALIVE_S = 30
 SHUTDOWN_S = 1
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 1 << 20
+UNREAD_TIMEOUT_S = 30.0
+READ_BYTES_LEAST = 32 << 10
+UNREAD_BYTES_MAX = 128 << 20
 CERTIFICATE_NAME = "certificate_name"
 """In a request's state: the common name of its connection's certificate, which TLS has verified."""
 
@@ -63,11 +67,22 @@ class DeadlineProtocol(H11Protocol):
     those would use up ``connections_max``. It also closes under a body that is still coming, so
     that the kernel throws the answer away with it: here the answer leaves first, and what comes
     for ``LINGER_S`` more is dropped, up to ``LINGER_BYTES_MAX``.
+
+    It waits for ever, too, until an answer is read, closed or not. Here a client that has not read
+    ``READ_BYTES_LEAST`` of what waits for it in ``unread_timeout_s`` is disconnected; and if all
+    have more than ``unread_bytes_max`` together, who has had the most time for it.
     """
 
     request_timeout_s = REQUEST_TIMEOUT_S
     connections_max = CONNECTIONS_MAX
+    unread_timeout_s = UNREAD_TIMEOUT_S
+    unread_bytes_max = UNREAD_BYTES_MAX
+    unread: ClassVar[dict[DeadlineProtocol, int]]
+    """Of one server: connections whose clients are behind with reading, and by how many bytes when
+    that began; who has been so for the longest first."""
     _deadline: asyncio.TimerHandle | None = None
+    _next_look: asyncio.TimerHandle | None = None
+    _unread_bytes = sys.maxsize  # at the last look
     _dropped_bytes = -1  # of a body after the answer; -1: nothing is dropped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,6 +99,7 @@ class DeadlineProtocol(H11Protocol):
     def end(self, transport: asyncio.Transport) -> None:
         """The answer has been written, and no other request is to come."""
         cycle = self.cycle
+        self._watch_reader()
         if cycle is None or not cycle.more_body or transport.is_closing():
             transport.close()
         elif self._dropped_bytes < 0:
@@ -109,8 +125,47 @@ class DeadlineProtocol(H11Protocol):
         else:
             self._stop_waiting()  # whole: the answer's turn, then keep-alive's
 
+    # -- answers that are not read ------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread[self] = self.transport.get_write_buffer_size()
+        while len(self.unread) > 1 and sum(self.unread.values()) > self.unread_bytes_max:
+            first = next(iter(self.unread))
+            del self.unread[first]
+            first.drop("memory for answers that clients do not read is used up")
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread.pop(self, None)
+        self._unread_bytes = sys.maxsize  # it has read what there was; the next answer counts anew
+
+    def _watch_reader(self) -> None:
+        if self._next_look is None:
+            self._unread_bytes = sys.maxsize
+            self._look_at_reader()
+
+    def _look_at_reader(self) -> None:
+        self._next_look = None
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes > max(0, self._unread_bytes - READ_BYTES_LEAST):
+            self.drop("its answer was not read")
+        elif unread_bytes:
+            self._unread_bytes = unread_bytes
+            self._next_look = self.loop.call_later(self.unread_timeout_s, self._look_at_reader)
+
+    def drop(self, why: str) -> None:
+        log.info("http connection closed", reason=why, peer=self.client)
+        self.transport.abort()
+
+    # -- the end ------------------------------------------------------------------------------
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self.unread.pop(self, None)
+        if self._next_look is not None:
+            self._next_look.cancel()
         super().connection_lost(exc)
         # What leads back here, else each connection would be a cycle.
         self.cycle = None  # type: ignore[assignment] # as in uvicorn, before the first request
@@ -173,7 +228,9 @@ class HttpServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 EndingApp(app),
-                http=type("Protocol", (protocol,), {"connections_max": connections_max}),
+                http=type(
+                    "Protocol", (protocol,), {"connections_max": connections_max, "unread": {}}
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -9,11 +9,12 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter
 
 from magnetar import __version__
@@ -820,6 +821,98 @@ def test_a_slow_answer_is_waited_for() -> None:
             assert (await client.get(f"{url}/slow")).json() == "there"
             await asyncio.sleep(0.8)  # keep-alive is not a request that never ends
             assert (await client.get(f"{url}/slow")).json() == "there"
+        await server.stop()
+
+    asyncio.run(run())
+
+
+class Unread(DeadlineProtocol):
+    unread_timeout_s = 0.3
+
+
+LONG: Final = 8 << 20
+"""More than the kernel takes for a client that does not read."""
+
+
+def long_answers() -> FastAPI:
+    app = api.create(CollectorRegistry())
+
+    @app.get("/long")
+    async def long() -> PlainTextResponse:
+        return PlainTextResponse("x" * LONG)
+
+    return app
+
+
+async def ask_and_read_nothing(
+    port: int, head: bytes = b"", receive_bytes: int = 4096
+) -> socket.socket:
+    asking = socket.socket()
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    asking.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(asking, ("127.0.0.1", port))
+    await loop.sock_sendall(asking, b"GET /long HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
+    return asking
+
+
+@pytest.mark.parametrize("head", [b"", b"connection: close\r\n"], ids=["kept", "closed"])
+def test_an_answer_that_is_never_read_is_dropped(head: bytes) -> None:
+    """Else who asks and does not read has its connection, and the answer, for ever."""
+
+    async def run() -> None:
+        server = HttpServer(long_answers(), bind("127.0.0.1", 0, "http.port"), Unread)
+        await server.start()
+        state = server._server.server_state
+        asking = await ask_and_read_nothing(server.port, head)
+        async with asyncio.timeout(60):
+            while not state.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            while state.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        asking.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_answers() -> None:
+    async def run() -> None:
+        server = HttpServer(long_answers(), bind("127.0.0.1", 0, "http.port"), Unread)
+        await server.start()
+        asking = await ask_and_read_nothing(server.port, receive_bytes=128 << 10)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(asking, b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
+        found = 0
+        async with asyncio.timeout(60):
+            while found < 2 * LONG:
+                piece = await loop.sock_recv(asking, 1 << 20)
+                assert piece, "it was disconnected"
+                found += len(piece)
+                await asyncio.sleep(0.002)
+        asking.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_of_many_answers_that_are_not_read_the_first_are_dropped() -> None:
+    class Bounded(DeadlineProtocol):
+        unread_bytes_max = 3 * LONG
+
+    async def run() -> None:
+        server = HttpServer(long_answers(), bind("127.0.0.1", 0, "http.port"), Bounded)
+        await server.start()
+        state = server._server.server_state
+        held = [await ask_and_read_nothing(server.port) for _ in range(8)]
+        async with asyncio.timeout(60):
+            url = f"http://127.0.0.1:{server.port}"
+            async with httpx.AsyncClient(trust_env=False, timeout=60, base_url=url) as client:
+                assert len((await client.get("/long")).content) == LONG
+            while len(state.connections) > 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        for each in held:
+            each.close()
         await server.stop()
 
     asyncio.run(run())

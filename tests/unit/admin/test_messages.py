@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from time import sleep
 from typing import Any
 
 import httpx
 import pytest
 
+from magnetar.admin import messages
+from magnetar.admin.messages import shown_entry
 from magnetar.log.seam import Content
+from magnetar.model.entry import Entry
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
@@ -233,3 +238,27 @@ def test_an_id_between_two_ledgers_is_not_that_of_the_next_entry() -> None:
         assert await p.status("GET", f"{P}/t/ledger/1/entry/5") == 404
 
     serve(scenario)
+
+
+def test_one_entry_is_unpacked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame unpacks to a quarter of a gigabyte at most."""
+    under_way: list[int] = []
+    most = 0
+
+    def shown(found: Entry) -> messages.ShownEntry:
+        nonlocal most
+        under_way.append(1)
+        most = max(most, len(under_way))
+        sleep(0.01)
+        under_way.pop()
+        return shown_entry(found)
+
+    monkeypatch.setattr(messages, "shown_entry", shown)
+
+    async def scenario(p: Platform) -> None:
+        await filled(p, entry(b"hello"))
+        answers = await asyncio.gather(*(p.client.get(f"{P}/t/ledger/1/entry/0") for _ in range(5)))
+        assert [each.content for each in answers] == [b"hello"] * 5
+
+    serve(scenario)
+    assert most == 1
