@@ -25,7 +25,7 @@ from tests.unit.protocols.kafka.secured import ROOT, SecuredWorld, run_secured
 # CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
 ALL_OF_TOPIC = {3, 4, 5, 6, 7, 8, 10, 11}
 ALL_OF_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
-ALL_OF_GROUP = {3, 6, 8}
+ALL_OF_GROUP = {3, 6, 8, 10, 11}
 LAST_WITH_CLUSTER = 10
 """The version of Metadata."""
 

@@ -30,7 +30,7 @@ _OF_TOPIC: Final[Mapping[Action, int]] = MappingProxyType(
 )
 _OF_ANYBODY: Final = _DESCRIBE | _IDEMPOTENT_WRITE
 _OF_SUPER_USERS: Final = _CREATE | _ALTER | _CLUSTER_ACTION | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
-ON_GROUP: Final = _READ | _DESCRIBE | _DELETE
+ON_GROUP: Final = _READ | _DESCRIBE | _DELETE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
 """All of them are one permission, without which a group is not described."""
 
 
