@@ -119,6 +119,26 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
     assert end(marked(aborted, 0), 7, 0, True, 0).error is ErrorCode.PRODUCER_FENCED
 
 
+def test_a_producer_whose_transaction_timed_out_may_go_on() -> None:
+    """Clients that know KIP-588 (franz-go) ask for another epoch then, and ended for good."""
+    aborted = time_out(ongoing(), 60_000, 2_000)
+    assert aborted is not None
+    mine = Beginning(60_000, 7, 0)
+    assert begin(aborted, mine, -1, 3_000) == (ErrorCode.CONCURRENT_TRANSACTIONS, None)
+    done = marked(aborted, 4_000)
+    assert begin(done, mine, -1, 5_000) == (ErrorCode.NONE, None), "it is told epoch 1"
+    assert add(done, 7, 0, [PLACE], 6_000).error is ErrorCode.PRODUCER_FENCED
+    used = stored(add(done, 7, 1, [PLACE], 6_000))
+    assert begin(used, mine, -1, 7_000) == (ErrorCode.PRODUCER_FENCED, None)
+    other = stored(begin(done, ASKED, -1, 5_000))
+    assert other.epoch == 2
+    assert begin(other, mine, -1, 6_000) == (ErrorCode.PRODUCER_FENCED, None), "another has begun"
+    last = time_out(replace(ongoing(), epoch=EPOCH_MAX - 1), 60_000, 2_000)
+    assert last is not None
+    begun = stored(begin(marked(last, 3_000), Beginning(60_000, 7, EPOCH_MAX - 1), 99, 4_000))
+    assert (begun.producer_id, begun.epoch) == (99, 0), "epochs are used up"
+
+
 def test_a_producer_that_asks_for_an_epoch_twice_gets_one() -> None:
     first = stored(begin(None, ASKED, 7, 0))
     asked = Beginning(60_000, 7, first.epoch)

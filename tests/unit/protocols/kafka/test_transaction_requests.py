@@ -359,6 +359,28 @@ def test_a_silent_producer_is_aborted_when_its_time_is_over() -> None:
     run(scenario)
 
 
+def test_a_producer_whose_time_was_over_goes_on_with_its_next_epoch() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world, timeout_ms=5_000)
+        await producer.open_with(1)
+        await until(lambda: world.log().positions.end_offset == 2)
+        assert await producer.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
+        peer, own = producer.peer, producer.own
+        for said in (Own(own.producer_id, -1), Own(-1, own.epoch)):
+            alone = InitProducerIdRequest(NAME, 5_000, *said)
+            error = (await peer.ask(ApiKey.INIT_PRODUCER_ID, alone)).error_code
+            assert error == ErrorCode.INVALID_REQUEST, "it would fence nobody"
+        asked = InitProducerIdRequest(NAME, 5_000, *own)
+        found = await peer.ask(ApiKey.INIT_PRODUCER_ID, asked)
+        assert (found.error_code, found.producer_id) == (0, own.producer_id)
+        assert found.producer_epoch == own.epoch + 1
+        producer.own, producer._sequence = Own(own.producer_id, found.producer_epoch), 0
+        await producer.transaction(True, 3)
+        assert values(await committed_part(peer, 2))[0] == b"3", "and its marker"
+
+    run(scenario)
+
+
 def test_the_cursor_follows_what_others_write(monkeypatch: Any) -> None:
     monkeypatch.setattr(partition_transactions, "MOVE_OFFSETS", 10)
 

@@ -14,12 +14,13 @@ Invariants:
   than any before; an open transaction of an earlier one is first aborted, with a greater epoch in
   its markers, so that partitions refuse what the earlier one still sends.
 * A transaction that is open for longer than its time-out is aborted likewise: its producer is
-  fenced, since it may not know.
+  fenced, since it may not know. That one itself, by id and former epoch, is given the greater epoch
+  when it asks to go on (KIP-588), unless another has begun.
 
 Epochs end at ``EPOCH_MAX``; an id whose epochs are used up goes on under a new producer id.
 
-Source: Kafka's design of transactions (KIP-98, KIP-360). States: ``transaction_states``. Why:
-docs/adr/0117-transactions.md.
+Source: Kafka's design of transactions (KIP-98, KIP-360, KIP-588). States: ``transaction_states``.
+Why: docs/adr/0117-transactions.md.
 
 Pure.
 """
@@ -48,7 +49,8 @@ Place = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What is stored of a transactional id. ``former_epoch``: the one before, if the producer
-    itself asked for a new one, and may ask again because it did not hear; else -1. ``started_ms``:
+    itself asked for a new one, and may ask again because it did not hear, or if its transaction
+    timed out; else -1. ``started_ms``:
     when its transaction began; -1: it has none."""
 
     producer_id: int
@@ -113,11 +115,15 @@ def begin(
     if said.producer_id != NO_PRODUCER:
         if said.producer_id != record.producer_id:
             return FENCED
-        if said.epoch != record.epoch:
-            again = said.epoch == record.former_epoch and not record.ongoing and not record.ending
-            return TransactionVerdict(ErrorCode.NONE) if again else FENCED
+        if said.epoch not in (record.epoch, record.former_epoch):
+            return FENCED
+        if said.epoch == record.former_epoch and record.ongoing:
+            return FENCED
     if record.ending:
         return UNDER_WAY
+    goes_on = said.producer_id != NO_PRODUCER and said.epoch == record.former_epoch
+    if goes_on and record.epoch < EPOCH_MAX:  # behind the last one is none for a marker
+        return TransactionVerdict(ErrorCode.NONE)
     if record.ongoing:
         return TransactionVerdict(
             ErrorCode.CONCURRENT_TRANSACTIONS, _fenced(record, _REPLACED, now_ms)
@@ -210,7 +216,8 @@ def time_out(record: TransactionRecord, open_ms: int, now_ms: int) -> Transactio
     ``now_ms`` may jump, and says nothing of that."""
     if not record.ongoing or open_ms < record.timeout_ms:
         return None
-    return _fenced(record, TransactionEvent.TIMED_OUT, now_ms)
+    aborted = _fenced(record, TransactionEvent.TIMED_OUT, now_ms)
+    return replace(aborted, former_epoch=record.epoch)  # who has it may ask for the next one
 
 
 def marked(record: TransactionRecord, now_ms: int) -> TransactionRecord:

@@ -13,7 +13,13 @@ from magnetar.protocols.kafka.coordination.coordinator import Shard, coordinator
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import PendingKey
 from magnetar.protocols.kafka.coordination.offset_commits import gathered
-from magnetar.protocols.kafka.coordination.transaction import Beginning, Place, TransactionRecord
+from magnetar.protocols.kafka.coordination.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER,
+    Beginning,
+    Place,
+    TransactionRecord,
+)
 from magnetar.protocols.kafka.coordination.transaction_states import TransactionState
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions.partition import Ending
@@ -66,7 +72,8 @@ class TransactionHandlers:
         name = request.transactional_id
         if name is None:
             return await _new_id(session)
-        if not name:
+        alone = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH)
+        if not name or alone:  # one of the two says nothing, and no epoch would fence nobody
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         timeout_ms = request.transaction_timeout_ms
         if not 0 < timeout_ms <= session.services.config.transaction_timeout_max_ms:
