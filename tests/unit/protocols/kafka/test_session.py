@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -276,6 +277,25 @@ def test_what_is_fetched_is_what_was_sent_but_for_the_stamp() -> None:
         assert isinstance(found.records, memoryview)
         assert bytes(found.records[16:]) == sent[16:]
         assert bytes(found.records) == bytes(world.stored()[1])
+
+    run(scenario)
+
+
+def test_a_fetch_of_a_session_is_sent_back_for_all_of_its_partitions() -> None:
+    """It names what has changed since another broker answered at this address: all else would
+    never be fetched, and nothing be told until its wait was over."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        asked = fetching(0, wait_ms=30_000)
+        asked.session_id, asked.session_epoch, asked.topics = 7, 3, []
+        begun_s = asyncio.get_running_loop().time()
+        answer = await peer.ask(ApiKey.FETCH, asked)
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert asyncio.get_running_loop().time() - begun_s < 1
+        asked.session_epoch = 0
+        answer = await peer.ask(ApiKey.FETCH, replace(asked, wait_ms_max=0))
+        assert (answer.error_code, answer.session_id) == (0, 0)
 
     run(scenario)
 

@@ -16,7 +16,9 @@ Rules:
   short ``broker.idle_topic_unload_ms`` would do, the next look would load it again, and so on.
 * What could not be read, and does not pass by itself, ends the wait only after ``LOST_WAIT_S``:
   there are clients that ask again at once.
-* No session is kept (``session_id`` 0 is answered): every fetch names its partitions.
+* No session is kept (``session_id`` 0 is answered): every fetch names its partitions. One that goes
+  on with a session, of whoever listened here before, names those alone that have changed: it is
+  refused at once, and its client names them all.
 * Who names topics by ids gets what the topic of that id holds, or ``UNKNOWN_TOPIC_ID``: never what
   another holds that has its name by now, not even in a fetch that waited meanwhile.
 * One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
@@ -112,6 +114,8 @@ async def fetch(
 ) -> FetchResponse:
     if request.replica_id >= 0 and session.services.replicated is not None:
         return await session.services.replicated.serve(request)
+    if request.session_epoch > 0:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     deadline = began_s + min(max(0, request.wait_ms_max) / 1000, WAIT_S_MAX)
