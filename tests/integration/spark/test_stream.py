@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,44 @@ def test_a_topic_streams_into_another(
         assert message.properties() == {"parity": str(found[-1] % 2)}
     reader.close()
     assert sorted(found) == list(range(300))
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """What was read by it went nowhere, and the query said that all was well: its numbers of
+    batches were those of others, which were committed."""
+    copy, checkpoint, older = topic + "-copy", tmp_path / "checkpoint", tmp_path / "older"
+
+    def copied(by: Path) -> None:
+        query = (
+            stream(spark, platform, topic)
+            .select("key", "value")
+            .writeStream.format("magnetar")
+            .option("service.url", platform.service_url)
+            .option("topic", copy)
+            .option("commitWait", "taken-in")
+            .option("checkpointLocation", str(by))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(250)
+
+    for number in range(4):
+        publish(client, topic, 5, batching=False, first=number * 5)
+        copied(checkpoint)
+        if number == 0:
+            shutil.copytree(checkpoint, older)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="its checkpoint is an older copy"):
+            copied(older)
+    copied(checkpoint)
+    reader = client.create_reader(copy, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(60_000).data()))
+    reader.close()
+    assert sorted(found) == list(range(20))
 
 
 def test_progress_tells_the_lag(

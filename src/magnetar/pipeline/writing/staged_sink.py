@@ -52,7 +52,7 @@ from magnetar.staging.commit_rules import CommitVerdict, Offer
 from magnetar.staging.committer import Committer, QueryRun
 from magnetar.staging.marks import sender
 from magnetar.staging.queries import RunBegun
-from magnetar.staging.records import Origin
+from magnetar.staging.records import Origin, QueryRecord, decode_query
 from magnetar.staging.writer import StagedWriter
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ class StagedSink:
         verdict = session.run(committer.commit(run, batch, offers, backlog_s, expires_ms, seen))
         if verdict is CommitVerdict.ALREADY and self.once is not None and self.once.lasts:
             warn(f"batch {batch} ({run.query}) was committed before; these rows are passed over")
+        if verdict is CommitVerdict.ALREADY and self.once is None:
+            _check_newest(run, batch, decode_query(run.query, seen.value))
         wait = delivery.wait_taken_in
         if wait is False or (wait is None and self.once is None):
             return
@@ -285,6 +287,19 @@ class StagedSink:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _check_newest(run: QueryRun, batch: int, record: QueryRecord) -> None:
+    """A stream that restarts runs its last batch again, and none before. Raises
+    ``StagedWriteError``: an older copy of a checkpoint would read on, and what it reads would go
+    nowhere until its numbers are new again."""
+    if batch < record.last_batch:
+        raise StagedWriteError(
+            f"batch {batch} of query {run.query} was committed before, and others up to "
+            f"{record.last_batch} since: its checkpoint is an older copy, and nothing that is read "
+            "by it would be written. Take the newest copy, or a new checkpointLocation and "
+            "startingOffsets behind what was written"
+        )
 
 
 def _check_served(options: WriteOptions) -> None:
