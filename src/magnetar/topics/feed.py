@@ -12,7 +12,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -214,29 +214,39 @@ class EntryFeed:
 
     def _take_replays(self, count: int) -> list[Entry]:
         entries: list[Entry] = []
-        missing: list[ReplayRun] = []
-        for run in self.redelivery.take(count):
+        runs = self.redelivery.take(count)
+        # In order, so nothing behind what is not in memory, or did not come: chunks of a message
+        # may be among them, and whoever gets the last one first cannot put them together.
+        for at, run in enumerate(runs):
             start = Position(run.ledger_id, run.entry_id)
             cached = self._log.read_cached(start, run.length, BYTES_MAX)
             if cached is None:
-                missing.append(run)
-            else:
-                entries += self._of_run(run, cached)
-        if missing:
-            if self.redelivery.by_place:  # what is to be read may go before them
-                self._replayed, entries = entries, []
-            self._read(self._read_runs(self._generation, missing))
+                if self.redelivery.by_place:  # what is to be read may go before them
+                    self._replayed, entries = entries, []
+                self._read(self._read_runs(self._generation, runs[at:]))
+                break
+            wanted, whole = self._of_run(run, cached)
+            entries += wanted
+            if not whole:
+                self._wait_again(runs[at + 1 :])
+                break
         return entries
 
-    def _of_run(self, run: ReplayRun, entries: list[Entry]) -> list[Entry]:
-        """Those of ``entries`` that are of ``run``; what a short read left out waits again, and
-        what the log no longer holds is forgotten."""
+    def _of_run(self, run: ReplayRun, entries: list[Entry]) -> tuple[list[Entry], bool]:
+        """Those of ``entries`` that are of ``run``, and whether they are all; what a short read
+        left out waits again, and what the log no longer holds is forgotten."""
         stop = run.entry_id + run.length
         wanted = [e for e in entries if e.ledger_id == run.ledger_id and e.entry_id < stop]
         reached = wanted[-1].entry_id + 1 if wanted else stop
-        if len(wanted) == len(entries) and reached < stop:
-            self.redelivery.add(((run.ledger_id, e) for e in range(reached, stop)), counted=False)
-        return wanted
+        if len(wanted) < len(entries) or reached == stop:
+            return wanted, True
+        self._wait_again([ReplayRun(run.ledger_id, reached, stop - reached)])
+        return wanted, False
+
+    def _wait_again(self, runs: Iterable[ReplayRun]) -> None:
+        for run in runs:
+            keys = ((run.ledger_id, run.entry_id + i) for i in range(run.length))
+            self.redelivery.add(keys, counted=False)
 
     async def _read_runs(self, generation: int, runs: list[ReplayRun]) -> None:
         done = byte_count = 0
@@ -247,20 +257,22 @@ class EntryFeed:
                     return  # the others wait again
                 start = Position(run.ledger_id, run.entry_id)
                 self._place = start
-                found = await self._log.read(start, run.length, BYTES_MAX)
+                found = self._log.read_cached(start, run.length, BYTES_MAX)
+                if found is None:
+                    found = await self._log.read(start, run.length, BYTES_MAX)
                 if generation != self._generation:
                     return
-                wanted = self._of_run(run, found)
+                wanted, whole = self._of_run(run, found)
                 entries += wanted
                 byte_count += sum(len(entry.data) for entry in wanted)
                 done += 1
+                if not whole:
+                    return  # as above
         finally:
             if generation == self._generation:
                 self._replayed += entries
                 self._replayed.sort(key=_place)
-                for run in runs[done:]:
-                    keys = ((run.ledger_id, run.entry_id + i) for i in range(run.length))
-                    self.redelivery.add(keys, counted=False)
+                self._wait_again(runs[done:])
 
     # -- the reading task ---------------------------------------------------------------------
 
