@@ -68,6 +68,33 @@ def test_who_has_not_heard_of_its_new_epoch_asks_again_until_that_is_used() -> N
     assert stored(begin(ended, Beginning(60_000, 7, 1), -1, 6)).epoch == 2
 
 
+def test_a_former_producer_does_not_get_its_successors_epoch() -> None:
+    """A successor began anew and wrote nothing yet. Whoever it replaced asks for another epoch, as
+    after an error: told the successor's, both would write."""
+    first = stored(begin(None, ASKED, 7, 0))
+    second = stored(begin(first, ASKED, -1, 1))
+    former = Beginning(60_000, first.producer_id, first.epoch)
+    assert begin(second, former, -1, 2) == (ErrorCode.PRODUCER_FENCED, None)
+
+
+def test_epochs_end_before_they_do_not_fit_and_leave_room_to_fence_the_last() -> None:
+    """They are 16 bits with a sign. Of the last one, a transaction may have to be aborted."""
+    record = stored(begin(None, ASKED, 7, 0))
+    record = replace(record, epoch=EPOCH_MAX - 2)
+    assert not needs_producer_id(record)
+    last = stored(begin(record, ASKED, -1, 1))
+    assert (last.producer_id, last.epoch) == (7, EPOCH_MAX - 1)
+    assert needs_producer_id(last)
+    opened = stored(add(last, 7, EPOCH_MAX - 1, [PLACE], 2))
+    assert not needs_producer_id(opened)
+    aborted = begin(opened, ASKED, -1, 3).record
+    assert aborted is not None
+    assert aborted.epoch == EPOCH_MAX
+    other = stored(begin(marked(aborted, 4), ASKED, 8, 5))
+    assert (other.producer_id, other.epoch) == (8, 0)
+    assert add(other, 7, EPOCH_MAX, [PLACE], 6).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_who_begins_during_a_transaction_has_it_aborted_first() -> None:
     open_one = ongoing()
     error, aborted = begin(open_one, ASKED, -1, 2_000)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
+
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import Versioned
 from magnetar.log.seam import AppendDone
@@ -15,11 +17,13 @@ from magnetar.model.errors import (
     LogError,
     MetadataError,
     NotEnoughReplicasAfterAppendError,
+    ServiceNotReadyError,
 )
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, PendingKey
 from magnetar.protocols.kafka.coordination.transactions import EXPIRY_CHECK_S, Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
+from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode
@@ -166,6 +170,74 @@ def test_partitions_are_added_all_or_none() -> None:
         found = await added(producer.own, T, "none")
         assert len(set(found)) == 1, "what nobody can know is not said of one alone"
         assert stopped not in found
+
+    run(scenario)
+
+
+def test_what_is_asked_for_at_once_is_part_of_the_transaction() -> None:
+    """One that was overwritten by another would have no marker: nothing after it were stable."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        other = TransactionalPeer(world)
+        other.own = producer.own
+        for_groups = [AddOffsetsToTxnRequest(NAME, *producer.own, each) for each in (G, "another")]
+        found = await asyncio.gather(
+            producer.add(T),
+            other.add(T),
+            *(world.peer().ask(ApiKey.ADD_OFFSETS_TO_TXN, each) for each in for_groups),
+        )
+        assert found[:2] == [ErrorCode.NONE] * 2
+        transactions = world.server.transactions
+        record = await transactions.find(NAME)
+        assert record is not None
+        assert set(record.partitions) == {
+            (T, 0),
+            transactions.offsets_place(G),
+            transactions.offsets_place("another"),
+        }
+
+    run(scenario)
+
+
+def test_who_leads_a_partition_asks_the_coordinator_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of a transaction that does not have the partition would stay open for ever."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        transactions = world.server.transactions
+        coordinator = Node(99, "elsewhere", 9092)
+        asked: list[Node] = []
+
+        async def leader_of(*_: object) -> Node:
+            return coordinator
+
+        async def ask(_self: object, node: Node, key: ApiKey, _version: int, request: Any) -> Any:
+            asked.append(node)
+            return await world.peer().ask(key, request)
+
+        async def judged(own: Own, index: int, name: str = NAME) -> ErrorCode:
+            with monkeypatch.context() as patched:
+                patched.setattr(transactions.coordinator, "open_shard", lambda _name: None)
+                patched.setattr(KafkaServices, "leader_of", leader_of)
+                patched.setattr(KafkaServices, "ask", ask)
+                return await transactions.takes_part(name, *own, (T, index))
+
+        own, other = producer.own, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await judged(own, 0) is ErrorCode.NONE
+        assert await judged(own, 1) is ErrorCode.INVALID_TXN_STATE
+        assert await judged(own._replace(epoch=own.epoch + 1), 0) is ErrorCode.PRODUCER_FENCED
+        assert await judged(own._replace(producer_id=own.producer_id + 1), 0) is other
+        assert await judged(own, 0, "nobody's") is other
+        assert await producer.end(True) is ErrorCode.NONE
+        assert await judged(own, 0) is ErrorCode.INVALID_TXN_STATE
+        assert asked == [coordinator] * 6
+        coordinator = NO_NODE
+        with pytest.raises(ServiceNotReadyError):
+            await judged(own, 0)
 
     run(scenario)
 

@@ -11,6 +11,7 @@ from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import AppendDone, Content
 from magnetar.model.errors import NotEnoughBookiesError
 from magnetar.topics.deduplicating import DEDUPLICATION
+from magnetar.topics.deleting import delete_records
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
@@ -287,7 +288,65 @@ def test_the_snapshot_follows_so_that_little_is_held_back() -> None:
     run(scenario, **ON, deduplication_snapshot_entries=10)
 
 
-def test_all_chunks_of_a_message_are_stored_and_none_of_them_twice() -> None:
+def test_what_is_deleted_is_not_stored_again() -> None:
+    """After a crash only the note can tell of it: the entries are gone."""
+
+    async def scenario(world: World) -> None:
+        peer, _ = await connect(world)
+        peer.feed(b"".join(map(send, range(5))))
+        await all_receipts(peer, 5)
+        cursor = world.log().cursors.durable()[DEDUPLICATION]
+
+        class Front:
+            offset = 0
+
+            async def delete_before(self, _offset: int) -> int:
+                assert cursor.waits == 1, "it is durable before they go"
+                assert cursor.mark_delete == world.log().positions.readable
+                return 5
+
+        world.log().front = Front()
+        await delete_records(world.topic(), -1)
+        world.topic().deduplication.snapshot = lambda **_: None  # type: ignore
+        assert await world.services.topics.unload(NAME)
+        again, last = await connect(world)
+        assert last == 4
+        again.feed(send(4) + send(5))
+        assert await all_receipts(again, 2) == [(4, False), (5, True)]
+
+    run(scenario, **ON)
+
+
+def test_a_producer_is_remembered_for_a_while_after_it_left() -> None:
+    """However long it was connected without a word: it may have a message in doubt."""
+
+    async def scenario(world: World) -> None:
+        peer, _ = await connect(world)
+        peer.feed(send(0))
+        await all_receipts(peer, 1)
+        for leaves in (False, True):
+            for _ in range(3):
+                await asyncio.sleep(4)
+                peer.pong()
+                world.topic().look()
+            if leaves:
+                peer.lose()
+                await asyncio.sleep(8)
+                world.topic().look()
+        again, last = await connect(world)
+        assert last == 0
+        again.feed(send(0) + send(1))
+        assert await all_receipts(again, 2) == [(0, False), (1, True)]
+        again.lose()
+        await asyncio.sleep(11)
+        world.topic().look()
+        assert (await connect(world))[1] == -1, "nobody is remembered for ever"
+
+    run(scenario, **ON, deduplication_inactive_ms=10_000)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["snapshot", "log alone"])
+def test_all_chunks_of_a_message_are_stored_and_none_of_them_twice(stored: bool) -> None:
     """They bear one id."""
 
     async def scenario(world: World) -> None:
@@ -303,6 +362,8 @@ def test_all_chunks_of_a_message_are_stored_and_none_of_them_twice() -> None:
         found = [new for _, new in await all_receipts(peer, 5)]
         assert found == [False, False, False, True, True]
         # Its last chunk was never sent: it is not there, and is sent again as a whole.
+        if not stored:
+            world.topic().deduplication.snapshot = lambda **_: None  # type: ignore
         assert await world.services.topics.unload(NAME)
         again, last = await connect(world)
         assert last == 2
