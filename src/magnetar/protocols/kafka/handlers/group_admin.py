@@ -158,9 +158,9 @@ class GroupAdminHandlers:
             said = TopicResults(topic.name)
             answer.topics.append(said)
             for part in topic.partitions:
-                error = UNKNOWN if (topic.name, part.index) in missing else ErrorCode.NONE
-                error = SUBSCRIBED if topic.name in used else error
-                said.partitions.append(PartitionResult(part.index, error))
+                code = UNKNOWN if (topic.name, part.index) in missing else ErrorCode.NONE
+                code = SUBSCRIBED if topic.name in used else code
+                said.partitions.append(PartitionResult(part.index, code))
         return answer
 
 
