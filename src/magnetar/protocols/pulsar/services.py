@@ -64,8 +64,10 @@ class Services:
     tls_addresses: TlsAddresses | None = None
     name_lists: NameLists | None = None
     attached: AttachedTotals = field(init=False)
-    large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while an answer is made that may be megabytes (``session.large_answer``)."""
+    listings: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a list of topics is made and written (``session.large_answer``)."""
+    schema_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """The same of schemas. Lists wait for the metadata store, and no schema waits for a list."""
     conversions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a thread converts a large batch, for which it takes some hundred megabytes."""
 

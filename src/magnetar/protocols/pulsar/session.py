@@ -225,15 +225,15 @@ class Session(FramedConnection):
         return not self.writable or self.unsent_bytes > WRITE_BYTES_HIGH
 
     @asynccontextmanager
-    async def large_answer(self) -> AsyncIterator[None]:
+    async def large_answer(self, one_at_a_time: asyncio.Lock) -> AsyncIterator[None]:
         """Make and write an answer that may be megabytes within it: once the client has taken what
-        waits for it, and no two of a broker at a time. What is written is on its way, or counted
+        waits for it, and no two of a kind at a time in a broker. What is written is on its way, or counted
         among what clients do not read, before the next one is made, and others have their turns
         between. Raises ``ServiceNotReadyError`` if there is no memory for it."""
-        lock, connections = self.services.large_answers, self.services.connections
+        connections = self.services.connections
         while True:
             await self.until_taken()
-            async with lock:
+            async with one_at_a_time:
                 if self.closed:
                     raise ServiceNotReadyError("the client has gone")
                 if self.crowded:

@@ -173,7 +173,7 @@ def test_who_goes_while_its_list_waits_gets_none() -> None:
         answer = await other.ask(listing())
         assert answer.type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
         await turns()
-        assert not world.services.large_answers.locked()
+        assert not world.services.listings.locked()
 
     run(scenario)
 
@@ -202,5 +202,31 @@ def test_watches_catch_up_as_their_client_reads(watches: int) -> None:
         updates = [each.watchTopicUpdate for each in await peer.heard()]
         assert {each.watcher_id for each in updates} == set(range(watches))
         assert sum(len(each.new_topics) for each in updates) == 1500 * watches
+
+    run(scenario)
+
+
+def test_no_schema_waits_for_a_list() -> None:
+    """A list waits for the metadata store, and may for long."""
+
+    async def scenario(world: World) -> None:
+        lister, other = await greeted(world), await greeted(world)
+        command = other.produce_command()
+        command.producer.schema.CopyFrom(Schema(name="s", type=Schema.String))
+        assert (await other.ask(command)).type == BaseCommand.PRODUCER_SUCCESS
+        answered = asyncio.Event()
+
+        async def late(namespace: str) -> list[TopicName]:
+            await answered.wait()
+            return []
+
+        world.services.topics.names = late  # type: ignore[method-assign]
+        lister.tell(listing())
+        await turns(20)
+        assert world.services.listings.locked()
+        answer = await other.ask(asking_schema(2))
+        assert answer.getSchemaResponse.schema.type == Schema.String
+        answered.set()
+        assert (await lister.heard())[-1].type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
 
     run(scenario)

@@ -76,7 +76,7 @@ async def get_schema(session: Session, command: BaseCommand) -> None:
     if found is None:
         raise SchemaNotFoundError(f"topic {name.partitioned} has no {asked}")
     version_bytes = encode_version(found.version)
-    async with session.large_answer():
+    async with session.large_answer(session.services.schema_answers):
         _tell_schema(session, request.request_id, name, version_bytes, found.schema)
 
 

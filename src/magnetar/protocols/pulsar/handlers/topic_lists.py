@@ -45,7 +45,7 @@ async def topics_of_namespace(session: Session, command: BaseCommand) -> None:
     answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     reply = answer.getTopicsOfNamespaceResponse
     reply.request_id = request.request_id
-    async with session.large_answer():
+    async with session.large_answer(services.listings):
         try:
             await services.control.namespaces.check_namespace(namespace)
         except TopicNotFoundError:
@@ -71,7 +71,7 @@ async def watch_topic_list(session: Session, command: BaseCommand) -> None:
     await services.control.namespaces.check_namespace(namespace)
     _end(session, request.watcher_id)  # asked for again: the client did not hear our answer
     _check_room(session, lists)
-    async with session.large_answer():
+    async with session.large_answer(services.listings):
         choice = await lists.choose(namespace, text, pattern)
         if session.closed:
             return
