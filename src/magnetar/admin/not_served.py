@@ -77,9 +77,8 @@ WHOLE: Final = (
 )
 
 NAMESPACE_PARTS: Final = (
-    "allowedClusters", "antiAffinity", "autoSubscriptionCreation", "autoTopicCreation",
-    "backlogQuota", "backlogQuotaMap", "bookieAffinity", "clearBacklog",
-    "configversion", "deduplicationSnapshotInterval", "dispatchRate",
+    "allowedClusters", "antiAffinity", "backlogQuota", "backlogQuotaMap", "bookieAffinity",
+    "clearBacklog", "configversion", "deduplicationSnapshotInterval", "dispatchRate",
     "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
     "entryFilters", "inactiveTopicPolicies",
     "maxConsumersPerSubscription", "maxConsumersPerTopic", "maxProducersPerTopic",
@@ -95,7 +94,7 @@ NAMESPACE_PARTS: Final = (
 """What Pulsar has below a namespace."""
 
 TOPIC_PARTS: Final = (
-    "all_subscription", "analyzeBacklog", "autoSubscriptionCreation", "backlog", "backlogQuota",
+    "all_subscription", "analyzeBacklog", "backlog", "backlogQuota",
     "backlogQuotaMap", "backlogSize", "createMissedPartitions",
     "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "dispatchRate", "entryFilters", "examinemessage",

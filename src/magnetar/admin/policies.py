@@ -14,6 +14,7 @@ from magnetar.cluster.policies.policies import (
     DelayedDeliveryPolicy,
     PersistencePolicy,
     RetentionPolicy,
+    SubscriptionCreationPolicy,
     encode_value,
 )
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
@@ -109,6 +110,8 @@ class PolicyService:
             return policy.compaction_threshold_bytes
         if field == "deduplication":
             return policy.deduplicates
+        if field == "subscription_creation":
+            return SubscriptionCreationPolicy(policy.makes_subscriptions)
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)

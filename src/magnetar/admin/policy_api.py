@@ -59,6 +59,16 @@ POLICIES: Final = (
         namespace_by="PUT",
     ),
     Policy("delayedDelivery", "delayed_delivery", "Whether messages may be for later"),
+    Policy(
+        "autoTopicCreation",
+        "topic_creation",
+        "Whether topics are made on their first use, and with how many partitions",
+    ),
+    Policy(
+        "autoSubscriptionCreation",
+        "subscription_creation",
+        "Whether subscriptions are made by their first consumer",
+    ),
     DEDUPLICATION,
     Policy(
         "readOnlyBrokers",
@@ -87,7 +97,7 @@ TOPICS_ONLY: Final = (
         "Whether producers without a schema are refused where there is one",
     ),
 )
-NAMESPACES_ONLY: Final = ("subscriptionExpirationTime",)
+NAMESPACES_ONLY: Final = ("subscriptionExpirationTime", "autoTopicCreation")
 BY_QUERY: Final = "messageTTL"
 """At a topic Pulsar's clients send this one in the query."""
 

@@ -80,7 +80,7 @@ class OwnerBindings:
     ) -> Lent:
         """Give the subscription, which is made if there is none, to ``asker``. Raises
         ``ServiceNotReadyError``, and what storing it does."""
-        subscription = await open_durable(topic, name, start, properties)
+        subscription = await open_durable(topic, name, start, properties, topic.makes_subscriptions)
         await self.wait_free(subscription, asker.broker_id)
         async with subscription.lock:
             self._check_there(topic, subscription)

@@ -329,6 +329,11 @@ class FollowedTopic(SubscribableTopic):
         """Nobody uses it, and it is bound to nothing."""
         return not self.in_use and not self.subscriptions
 
+    @property
+    def makes_subscriptions(self) -> bool:
+        """Whether there is one, and may be, its owner knows."""
+        return True
+
     def opening(self, name: str) -> AbstractAsyncContextManager[None]:
         """Each for itself: bindings are asked for side by side. One that has to wait until another
         broker has given it back keeps none of the others."""

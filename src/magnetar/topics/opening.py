@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magnetar.model.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from magnetar.model.ids import Position
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.subscribable import SubscribableTopic
@@ -15,11 +15,16 @@ NAME_CHARACTERS_MAX = 512
 
 
 async def open_durable(
-    topic: SubscribableTopic, name: str, start: Position, properties: Mapping[str, str]
+    topic: SubscribableTopic,
+    name: str,
+    start: Position,
+    properties: Mapping[str, str],
+    make: bool = True,
 ) -> Subscription:
     """The durable subscription of that name, made so that ``start`` is read first if there is
-    none; durable when it returns. Raises ``NotAllowedError`` if there is one of a reader, and for a
-    name that cannot be, or is another cursor's; ``TooManyConnectionsError``."""
+    none, and with ``make``; durable when it returns. Raises ``NotAllowedError`` if there is one of
+    a reader, and for a name that cannot be, or is another cursor's; ``TooManyConnectionsError``,
+    ``SubscriptionNotFoundError``."""
     _check_name(name)
     if name in NO_SUBSCRIPTIONS:
         raise NotAllowedError(f"{name} is not a subscription's name; choose another")
@@ -28,6 +33,11 @@ async def open_durable(
         if found is not None:
             _check_durable(topic, found, True)  # a reader of that name may have come meanwhile
             return found
+        if not make:
+            raise SubscriptionNotFoundError(
+                f"topic {topic.name} has no subscription {name}, and none is made by its first "
+                "consumer (autoSubscriptionCreation); create it first"
+            )
         topic.check_subscriptions()  # before there is a cursor, which nobody would have
         cursor = await topic.cursors.open(name, start, properties)
         if topic.closed:
@@ -49,7 +59,7 @@ async def open_subscription(
         await topic.see_end()
         start = await topic.position_at(start)
     if durable:
-        return await open_durable(topic, name, start, properties)
+        return await open_durable(topic, name, start, properties, topic.makes_subscriptions)
     found = topic.subscriptions.get(name)  # others may have come while the position was found
     if found is not None:
         _check_durable(topic, found, durable)

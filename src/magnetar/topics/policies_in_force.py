@@ -15,7 +15,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
 from magnetar.log.policy import Engine, LogPolicy
 from magnetar.topics.dispatch.delayed import DelayPolicy
-from magnetar.topics.policy import TopicPolicy, topic_policy
+from magnetar.topics.policy import TopicCreation, TopicPolicy, topic_creation, topic_policy
 
 
 class PoliciesInForce:
@@ -34,6 +34,7 @@ class PoliciesInForce:
             config.subscription_expiry_ms,
             deduplicates=config.deduplication,
         )
+        self._creation = TopicCreation(config.auto_create_topics, config.auto_create_partitions)
         self._changed: dict[str, None] = {}
         self._news = asyncio.Event()
         policies.watch(self.touch)
@@ -45,6 +46,11 @@ class PoliciesInForce:
     async def of_namespace(self, namespace: str) -> TopicPolicy:
         """Of topics in it that say nothing themselves. Raises as ``of``."""
         return topic_policy(self._configured, await self._policies.of_namespace(namespace))
+
+    async def creation(self, name: TopicName) -> TopicCreation:
+        """Of a topic that is not there, when somebody uses it. Raises as ``of``."""
+        said = await self._policies.of_namespace(name.namespace)
+        return topic_creation(self._creation, said)
 
     def touch(self, namespace: str) -> None:
         """Its open topics are to be looked at."""

@@ -24,7 +24,7 @@ class TopicPolicy(NamedTuple):
     ``reading``: which subscriptions read-only brokers serve. ``compaction_threshold_bytes``: how
     much that is not compacted has the topic compacted; 0: nothing does. ``deduplicates``: what a
     producer sends again is not stored again. ``kafka``: what holds for batches of Kafka's
-    producers."""
+    producers. ``makes_subscriptions``: one that is not there is made by its first consumer."""
 
     log: LogPolicy
     delays: DelayPolicy
@@ -34,11 +34,28 @@ class TopicPolicy(NamedTuple):
     compaction_threshold_bytes: int = 0
     deduplicates: bool = False
     kafka: KafkaPolicy = KafkaPolicy()
+    makes_subscriptions: bool = True
+
+
+class TopicCreation(NamedTuple):
+    """Whether a topic is made on its first use, and with how many partitions; 0: without."""
+
+    allowed: bool
+    partitions: int
+
+
+def topic_creation(configured: TopicCreation, said: Policies) -> TopicCreation:
+    """What ``said`` leaves open is as ``configured``."""
+    if said.topic_creation is None:
+        return configured
+    return TopicCreation(said.topic_creation.allowed, said.topic_creation.partitions)
 
 
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
-    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka = configured
+    log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka, makes = (
+        configured
+    )
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
     if said.persistence is not None:
@@ -72,8 +89,10 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     if said.kafka is not None:
         kafka = said.kafka
         log = _cut(log, kafka)
+    if said.subscription_creation is not None:
+        makes = said.subscription_creation.allowed
     return TopicPolicy(
-        log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka
+        log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka, makes
     )
 
 

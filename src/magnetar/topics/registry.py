@@ -174,14 +174,16 @@ class Topics:
         made as a partitioned one, if brokers are set to, or may be made on its first use. Raises
         ``TopicNotFoundError`` for an unknown namespace, and for a topic that does not exist and is
         not made on this request: who writes would learn it only when all is written."""
-        partitioned, config = self._control.partitioned, self._config
+        partitioned = self._control.partitioned
         await self._control.namespaces.check(name)
         count = await partitioned.partitions(name)
         if count or name in self._open:
             return count
-        new = config.auto_create_partitions if create and name.partition < 0 else 0
-        if create and name.partition < 0 and config.auto_create_topics and not new:
-            return 0
+        new = 0
+        if create and name.partition < 0:
+            allowed, new = await self.policies.creation(name)
+            if allowed and not new:
+                return 0
         if await self.exists(name):
             return 0
         await self._check_may_make(name, create)
@@ -233,7 +235,7 @@ class Topics:
                 raise TopicNotFoundError(f"{name.partitioned} has {count} partitions; no {name}")
         elif await self._control.partitioned.partitions(name):
             raise NotAllowedError(f"{name} is partitioned: connect to its partitions")
-        if not (create and self._config.auto_create_topics):
+        if not (create and (await self.policies.creation(name)).allowed):
             raise TopicNotFoundError(
                 f"topic {name} does not exist, and is not created on this request"
             )

@@ -98,6 +98,11 @@ class SubscribableTopic:
         return self._format
 
     @property
+    def makes_subscriptions(self) -> bool:
+        """A durable subscription that is not there is made by its first consumer."""
+        return self.policy.makes_subscriptions
+
+    @property
     def in_use(self) -> bool:
         """Somebody is connected, or may come back to a reader's subscription, or the topic is held.
         ``_released`` is called when that ends."""

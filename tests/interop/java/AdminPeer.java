@@ -50,6 +50,8 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.TxnID;
 import org.apache.pulsar.common.naming.TopicVersion;
 import org.apache.pulsar.common.policies.data.AuthAction;
+import org.apache.pulsar.common.policies.data.AutoSubscriptionCreationOverride;
+import org.apache.pulsar.common.policies.data.AutoTopicCreationOverride;
 import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
 import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.Policies;
@@ -142,7 +144,12 @@ public final class AdminPeer {
         "topics.getPartitionedStats", "topics.getPartitionedTopicList",
         "topics.getPartitionedTopicMetadata", "topics.getStats", "topics.getSubscriptions",
         "topics.updatePartitionedTopic", "topics.terminateTopic",
-        "topics.terminatePartitionedTopic");
+        "topics.terminatePartitionedTopic", "namespaces.getAutoTopicCreation",
+        "namespaces.setAutoTopicCreation", "namespaces.removeAutoTopicCreation",
+        "namespaces.getAutoSubscriptionCreation", "namespaces.setAutoSubscriptionCreation",
+        "namespaces.removeAutoSubscriptionCreation", "topicPolicies.getAutoSubscriptionCreation",
+        "topicPolicies.setAutoSubscriptionCreation",
+        "topicPolicies.removeAutoSubscriptionCreation");
     /** The client reads no body of the answer: its own words for 501 are all that it has. */
     private static final Set<String> REASON_DROPPED =
         Set.of("functions.downloadFunction", "packages.download");
@@ -690,6 +697,49 @@ public final class AdminPeer {
     private static final DelayedDeliveryPolicies DELAYED = DelayedDeliveryPolicies.builder()
         .active(true).tickTime(500).maxDeliveryDelayInMillis(60_000).build();
 
+    private void automaticCreation(Namespaces namespaces) throws Exception {
+        same(namespaces.getAutoTopicCreation(NAMESPACE), null, "nothing said");
+        AutoTopicCreationOverride three = AutoTopicCreationOverride.builder()
+            .allowAutoTopicCreation(true).topicType("partitioned").defaultNumPartitions(3).build();
+        namespaces.setAutoTopicCreation(NAMESPACE, three);
+        same(namespaces.getAutoTopicCreation(NAMESPACE), three, "topics of three partitions");
+        String topic = "persistent://peer/a/automatic";
+        publish(topic, 6, 1);
+        same(admin.topics().getPartitionedTopicMetadata(topic).partitions, 3, "its partitions");
+        admin.topics().deletePartitionedTopic(topic);
+        namespaces.setAutoTopicCreation(NAMESPACE,
+            AutoTopicCreationOverride.builder().allowAutoTopicCreation(false).build());
+        try {
+            publish(topic, 1, 1);
+            throw new AssertionError("no topic may be made");
+        } catch (PulsarClientException.TopicDoesNotExistException
+            | PulsarClientException.NotFoundException refusal) {
+            check(refusal.getMessage().contains("does not exist"), refusal.getMessage());
+        }
+        namespaces.removeAutoTopicCreation(NAMESPACE);
+        same(namespaces.getAutoTopicCreation(NAMESPACE), null, "removed");
+        same(namespaces.getAutoSubscriptionCreation(NAMESPACE), null, "nothing said");
+        AutoSubscriptionCreationOverride none = AutoSubscriptionCreationOverride.builder()
+            .allowAutoSubscriptionCreation(false).build();
+        namespaces.setAutoSubscriptionCreation(NAMESPACE, none);
+        same(namespaces.getAutoSubscriptionCreation(NAMESPACE), none, "no subscriptions");
+        admin.topics().createNonPartitionedTopic(topic);
+        try {
+            consumer(topic);
+            throw new AssertionError("no subscription may be made");
+        } catch (PulsarClientException.SubscriptionNotFoundException refusal) {
+            check(refusal.getMessage().contains("no subscription s"), refusal.getMessage());
+        }
+        admin.topics().createSubscription(topic, "s", MessageId.earliest);
+        consumer(topic).close();
+        namespaces.removeAutoSubscriptionCreation(NAMESPACE);
+        same(namespaces.getAutoSubscriptionCreation(NAMESPACE), null, "removed");
+        admin.topicPolicies().setAutoSubscriptionCreation(topic, none);
+        same(admin.topicPolicies().getAutoSubscriptionCreation(topic, false), none, "the topic's");
+        admin.topicPolicies().removeAutoSubscriptionCreation(topic);
+        admin.topics().delete(topic);
+    }
+
     private void namespacePolicies() throws Exception {
         Namespaces namespaces = admin.namespaces();
         same(namespaces.getDeduplicationStatus(NAMESPACE), null, "nothing said");
@@ -697,6 +747,7 @@ public final class AdminPeer {
         same(namespaces.getDeduplicationStatus(NAMESPACE), true, "what is sent again");
         namespaces.removeDeduplicationStatus(NAMESPACE);
         same(namespaces.getDeduplicationStatus(NAMESPACE), null, "removed");
+        automaticCreation(namespaces);
         same(namespaces.getRetention(NAMESPACE), null, "nothing said");
         namespaces.setRetention(NAMESPACE, RETENTION);
         same(namespaces.getRetention(NAMESPACE), RETENTION, "retention");

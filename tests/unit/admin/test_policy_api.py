@@ -33,11 +33,26 @@ BODIES = [
     ("delayedDelivery", DELAYED),
     ("readOnlyBrokers", READING),
     ("compactionThreshold", 100 << 30),
+    ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}),
+]
+
+
+CREATIONS = [
+    {"allowAutoTopicCreation": False},
+    {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
+    {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+    {"allowAutoTopicCreation": False, "topicType": "partitioned", "defaultNumPartitions": 3},
 ]
 
 
 @pytest.mark.parametrize(
-    ("part", "body"), [*BODIES, ("subscriptionExpirationTime", 90), ("deduplication", True)]
+    ("part", "body"),
+    [
+        *BODIES,
+        ("subscriptionExpirationTime", 90),
+        ("deduplication", True),
+        *(("autoTopicCreation", each) for each in CREATIONS),
+    ],
 )
 def test_a_namespaces_policy_is_set_shown_and_removed(part: str, body: object) -> None:
     async def scenario(p: Platform) -> None:
@@ -85,6 +100,40 @@ def test_a_topics_policy_counts_before_its_namespaces(part: str, body: object) -
     serve(scenario)
 
 
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({}, "allowAutoTopicCreation"),
+        ({"allowAutoTopicCreation": True}, "topicType"),
+        ({"allowAutoTopicCreation": True, "topicType": "odd"}, "topicType"),
+        ({"allowAutoTopicCreation": True, "topicType": "partitioned"}, "defaultNumPartitions"),
+        (
+            {
+                "allowAutoTopicCreation": True,
+                "topicType": "non-partitioned",
+                "defaultNumPartitions": 3,
+            },
+            "defaultNumPartitions",
+        ),
+        (
+            {
+                "allowAutoTopicCreation": True,
+                "topicType": "partitioned",
+                "defaultNumPartitions": 10_001,
+            },
+            "defaultNumPartitions",
+        ),
+    ],
+)
+def test_automatic_topics_that_cannot_be_meant(body: object, why: str) -> None:
+    async def scenario(p: Platform) -> None:
+        status, reason = await p.reason("POST", f"{N}/autoTopicCreation", json=body)
+        assert (status, why in reason) == (412, True)
+        assert await p.status("GET", f"{N}/autoTopicCreation") == 204
+
+    serve(scenario)
+
+
 def test_deduplication_has_another_name_at_a_topic() -> None:
     """As in Pulsar."""
 
@@ -118,6 +167,7 @@ def test_what_is_configured_is_what_is_applied() -> None:
             "persistence": {**PERSISTENCE, **dict.fromkeys(list(PERSISTENCE)[:3], 1)},
             "delayedDelivery": {**DELAYED, "tickTime": 1000},
             "readOnlyBrokers": {"rules": []},
+            "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": True},
             "compactionThreshold": 0,
         }
 

@@ -12,6 +12,8 @@ from magnetar.cluster.policies.policies import (
     Policies,
     ReplicationPolicy,
     RetentionPolicy,
+    SubscriptionCreationPolicy,
+    TopicCreationPolicy,
     decode_policies,
     encode_value,
 )
@@ -60,6 +62,12 @@ SAID = {
         "minCompactionLagMs": 7,
         "maxCompactionLagMs": 8,
     },
+    "autoTopicCreationOverride": {
+        "allowAutoTopicCreation": True,
+        "topicType": "partitioned",
+        "defaultNumPartitions": 4,
+    },
+    "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": False},
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -75,6 +83,8 @@ MEANT = Policies(
     compaction_threshold_bytes=100 << 30,
     deduplication=False,
     kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000, True, 0, 5, "compact,delete", 0, 0.25, 7, 8),
+    topic_creation=TopicCreationPolicy(True, "partitioned", 4),
+    subscription_creation=SubscriptionCreationPolicy(False),
 )
 
 
@@ -105,6 +115,8 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.compaction_threshold_bytes,
         MEANT.deduplication,
         MEANT.kafka,
+        MEANT.topic_creation,
+        MEANT.subscription_creation,
     )
     assert Policies().over(MEANT) == MEANT
 

@@ -16,6 +16,8 @@ them, in the namespace's node and in a topic's:
 | ``engine`` | ours: ``ledger`` or ``partition``, what keeps logs that are made |
 | ``partition_replication`` | ours: ``{"replicationFactor", "minInSyncReplicas"}``, of partitions |
 | ``kafka`` | ours: what Kafka's admins say (``KafkaPolicy``): ``{"compressionType", ...}`` |
+| ``autoTopicCreationOverride`` | ``TopicCreationPolicy``: ``{"allowAutoTopicCreation", ...}`` |
+| ``autoSubscriptionCreationOverride`` | ``{"allowAutoSubscriptionCreation"}`` |
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
@@ -41,6 +43,8 @@ from magnetar.model.schema import SchemaStrategy
 
 MEGABYTES_MAX: Final = 2**43
 """2**63 bytes."""
+PARTITIONS_MAX: Final = 10_000
+"""Of a topic that is made on its first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,67 @@ def _compacting_said(said: dict[str, object]) -> tuple[str, int, float, int, int
     return ",".join(words), tombstones, share, lag, lag_max
 
 
+TOPIC_TYPES: Final = ("partitioned", "non-partitioned")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreationPolicy:
+    """Whether a namespace's topics are made on their first use, and as what: ``topic_type`` is one
+    of ``TOPIC_TYPES``, and ``partitions`` how many the first has. Empty, and 0: not said."""
+
+    allowed: bool
+    topic_type: str = ""
+    partitions: int = 0
+
+    @classmethod
+    def decode(cls, value: object) -> TopicCreationPolicy:
+        said = as_object("autoTopicCreation", value)
+        allowed = as_flag("allowAutoTopicCreation", said.pop("allowAutoTopicCreation", None))
+        kind = said.pop("topicType", None) or ""
+        count = as_number(
+            "defaultNumPartitions",
+            said.pop("defaultNumPartitions", None) or 0,
+            0,
+            PARTITIONS_MAX,
+        )
+        no_more("autoTopicCreation", said)
+        if kind not in TOPIC_TYPES and (allowed or kind):
+            raise InvalidPolicyError(
+                f"topicType: {str(kind)[:80]!r} cannot be used; accepted: {', '.join(TOPIC_TYPES)}"
+            )
+        if allowed and (kind == "partitioned") != (count > 0):
+            raise InvalidPolicyError(
+                f"defaultNumPartitions: {count or 'none'} cannot be used for a {kind} topic; "
+                f"accepted: 1 to {PARTITIONS_MAX} for a partitioned one, and else nothing"
+            )
+        return cls(allowed, kind, count)
+
+    def encode(self) -> dict[str, object]:
+        return {
+            "allowAutoTopicCreation": self.allowed,
+            **({"topicType": self.topic_type} if self.topic_type else {}),
+            **({"defaultNumPartitions": self.partitions} if self.partitions else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionCreationPolicy:
+    """Whether a subscription is made by its first consumer."""
+
+    allowed: bool
+
+    @classmethod
+    def decode(cls, value: object) -> SubscriptionCreationPolicy:
+        said = as_object("autoSubscriptionCreation", value)
+        name = "allowAutoSubscriptionCreation"
+        allowed = as_flag(name, said.pop(name, None))
+        no_more("autoSubscriptionCreation", said)
+        return cls(allowed)
+
+    def encode(self) -> dict[str, object]:
+        return {"allowAutoSubscriptionCreation": self.allowed}
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """None: it is not said here."""
@@ -300,6 +365,8 @@ class Policies:
     compaction_threshold_bytes: int | None = None
     deduplication: bool | None = None
     kafka: KafkaPolicy | None = None
+    topic_creation: TopicCreationPolicy | None = None
+    subscription_creation: SubscriptionCreationPolicy | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -366,6 +433,11 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "compaction_threshold_bytes": ("compaction_threshold", decode_threshold),
     "deduplication": ("deduplicationEnabled", decode_flag),
     "kafka": ("kafka", KafkaPolicy.decode),
+    "topic_creation": ("autoTopicCreationOverride", TopicCreationPolicy.decode),
+    "subscription_creation": (
+        "autoSubscriptionCreationOverride",
+        SubscriptionCreationPolicy.decode,
+    ),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

@@ -13,6 +13,7 @@ from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
+    SubscriptionNotFoundError,
     TopicNotFoundError,
 )
 from magnetar.wire.pulsar.codes import ServerError
@@ -33,6 +34,7 @@ GREETING: Final = 0
 KINDS: Final[Mapping[int, type[MagnetarError]]] = {
     ServerError.TOPIC_NOT_FOUND: TopicNotFoundError,
     ServerError.NOT_ALLOWED: NotAllowedError,
+    ServerError.SUBSCRIPTION_NOT_FOUND: SubscriptionNotFoundError,
 }
 
 

@@ -227,9 +227,9 @@ class Session(FramedConnection):
     @asynccontextmanager
     async def large_answer(self, one_at_a_time: asyncio.Lock) -> AsyncIterator[None]:
         """Make and write an answer that may be megabytes within it: once the client has taken what
-        waits for it, and no two of a kind at a time in a broker. What is written is on its way, or counted
-        among what clients do not read, before the next one is made, and others have their turns
-        between. Raises ``ServiceNotReadyError`` if there is no memory for it."""
+        waits for it, and no two of a kind at a time in a broker. What is written is on its way, or
+        counted among what clients do not read, before the next one is made, and others have their
+        turns between. Raises ``ServiceNotReadyError`` if there is no memory for it."""
         connections = self.services.connections
         while True:
             await self.until_taken()

@@ -69,6 +69,10 @@ var served = []string{
 	"Subscriptions.ResetCursorToTimestamp", "Subscriptions.Delete", "Subscriptions.ForceDelete", "Subscriptions.List",
 	"Namespaces.GetNamespaceReplicationClusters", "Namespaces.SetNamespaceReplicationClusters",
 	"Namespaces.DeleteNamespace", "Namespaces.GetPolicies", "Subscriptions.SkipMessages",
+	"Namespaces.GetTopicAutoCreation", "Namespaces.SetTopicAutoCreation",
+	"Namespaces.RemoveTopicAutoCreation", "Topics.GetAutoSubscriptionCreation",
+	"Topics.SetAutoSubscriptionCreation", "Topics.RemoveAutoSubscriptionCreation",
+	"Topics.Terminate",
 	"Tenants.Delete", "Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
 	"Namespaces.GetNamespacePermissions", "Namespaces.GrantNamespacePermission",
 	"Namespaces.RevokeNamespacePermission", "Topics.GetPermissions", "Topics.GrantPermission",
@@ -263,6 +267,12 @@ func (p *peer) topics() {
 		_, err := p.admin.Topics().GetStats(topic(plain + "-absent"))
 		return err
 	})
+	ended := topic("persistent://go/a/ended")
+	must(p.admin.Topics().Create(ended, 0))
+	last, err := p.admin.Topics().Terminate(ended)
+	must(err)
+	check(last.EntryID == -1, "the last message of none: %v", last)
+	must(p.admin.Topics().Delete(ended, false, true))
 	for _, name := range []string{"n ü", "a%20b", "a&b=c?d", "stats"} {
 		other := topic("persistent://go/a/" + name)
 		must(p.admin.Topics().Create(other, 0))
@@ -406,6 +416,14 @@ func (p *peer) namespacePolicies() {
 	})
 	name, err := utils.GetNamespaceName(namespace)
 	must(err)
+	three := 3
+	must(namespaces.SetTopicAutoCreation(*name, utils.TopicAutoCreationConfig{
+		Allow: true, Type: utils.Partitioned, Partitions: &three,
+	}))
+	creation, err := namespaces.GetTopicAutoCreation(*name)
+	must(err)
+	check(creation.Allow && *creation.Partitions == 3, "automatic topics: %v", creation)
+	must(namespaces.RemoveTopicAutoCreation(*name))
 	must(namespaces.SetSubscriptionExpirationTime(*name, 90))
 	minutes, err := namespaces.GetSubscriptionExpirationTime(*name)
 	must(err)

@@ -133,7 +133,7 @@ async def _create(
             return
         count, factor = len(placed), 1
     elif count == -1:
-        count = max(1, services.broker.auto_create_partitions)
+        count = max(1, (await services.topics.policies.creation(topic)).partitions)
     if not 1 <= count <= PARTITIONS_MAX:  # before anything of it is stored
         said.error_code, said.error_message = ErrorCode.INVALID_PARTITIONS, _not_possible(count)
         return

@@ -1,8 +1,8 @@
 """ApiVersions, Metadata, DescribeCluster, DescribeClientQuotas: what is served, by whom.
 
 A topic that does not exist is made when it is asked for by name, if the client allows it and
-brokers are set to (``broker.auto_create_topics``): with one partition, or
-``broker.auto_create_partitions``.
+brokers are set to (``broker.auto_create_topics``), or its namespace says so: with one partition, or
+as many as that says (``broker.auto_create_partitions``).
 """
 
 from __future__ import annotations
@@ -195,12 +195,14 @@ async def _count(
     """Its partitions; 0: it has none. Raises as ``_shape``."""
     count = await questions.ask(lambda: services.count_of(topic))
     if not count and not await questions.ask(lambda: services.topics.exists(topic)):
-        if not (create and services.broker.auto_create_topics):
+        if not create:
             raise TopicNotFoundError(f"topic {name} does not exist")
+        creation = await questions.ask(lambda: services.topics.policies.creation(topic))
+        if not creation.allowed:
+            raise TopicNotFoundError(f"topic {name} does not exist, and is not made by its use")
         check_new(name)
-        usual = max(1, services.broker.auto_create_partitions)
         async with services.topics_made.held(topic):  # not while an admin's gets its settings
-            await services.control.partitioned.create(topic, usual)
+            await services.control.partitioned.create(topic, max(1, creation.partitions))
         count = await services.count_of(topic)
     return count
 

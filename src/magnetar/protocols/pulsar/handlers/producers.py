@@ -77,7 +77,8 @@ async def _open_on(
     # Before anything else is made for a producer that may be refused by it.
     schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
-        await open_durable(topic, request.initial_subscription_name, EARLIEST, {})
+        made = request.initial_subscription_name
+        await open_durable(topic, made, EARLIEST, {}, topic.makes_subscriptions)
     producer = _make(session, topic, request, properties)
     await _admit(ProducerAdmission(session, topic, producer, request, schema_version))
 
