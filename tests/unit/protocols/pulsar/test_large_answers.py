@@ -212,7 +212,7 @@ def test_no_schema_waits_for_a_list() -> None:
     async def scenario(world: World) -> None:
         lister, other = await greeted(world), await greeted(world)
         command = other.produce_command()
-        command.producer.schema.CopyFrom(Schema(name="s", type=Schema.String))
+        command.producer.schema.CopyFrom(Schema(name="s", type=Schema.String, schema_data=b""))
         assert (await other.ask(command)).type == BaseCommand.PRODUCER_SUCCESS
         answered = asyncio.Event()
 
