@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES
+from magnetar.bookie.journal.journal_blocks import BLOCK_BYTES, ends_commit, first_words
 from magnetar.bookie.journal.journal_files import JournalDirectory
 from magnetar.bookie.journal.journal_format import (
     DELETE,
@@ -33,6 +33,7 @@ from magnetar.bookie.journal.journal_format import (
     decode_lac,
     decode_ledger,
     decode_revive,
+    seed_of,
 )
 from magnetar.bookie.journal.journal_scan import Damage, FileScan, Record
 from magnetar.bookie.ledgers.ledger_state import HeldLedger
@@ -103,6 +104,8 @@ def replay_journal(
             last_id, last_end, last_damage = file_id, scan.end, len(damages)
         damages.extend(scan.damages)
         damages.extend(Damage(file_id, *place, torn=False) for place in bad)
+        if offset > BLOCK_BYTES and not scan.damages and not bad and scan.end == offset:
+            damages.extend(_other_before(directory, start))
     spent = [file_id for file_id in ids if file_id < start.file_id]
     return JournalReplay(spent, files, last_id, next_id, byte_count, damages)
 
@@ -116,6 +119,22 @@ def _cut_before(
         return []  # a file is begun with its first commit
     end = directory.size(start.file_id)
     return [] if end >= start.offset else [Damage(start.file_id, end, start.offset, torn=False)]
+
+
+def _other_before(directory: JournalDirectory, start: JournalPosition) -> list[Damage]:
+    """Nothing lies behind the mark. If the commit that ended at it is not there either, the file is
+    an older copy, or was overwritten: what came behind the mark would pass for never written."""
+    file_id, end = start
+    if directory.size(file_id) < end:
+        return []  # told already
+    seed = seed_of(file_id)
+    last = directory.read_part(file_id, end - BLOCK_BYTES, end)
+    if last and ends_commit(first_words(last)[0], seed, end // BLOCK_BYTES - 1):
+        return []
+    scan = FileScan(directory.read_part(file_id, BLOCK_BYTES, end), BLOCK_BYTES, file_id)
+    for _ in scan.records():
+        pass
+    return [] if scan.end >= end else [Damage(file_id, scan.end, end, torn=False)]
 
 
 def _read_file(

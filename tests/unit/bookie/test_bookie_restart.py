@@ -229,6 +229,45 @@ def test_a_journal_that_ends_before_the_mark_is_damage(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("damage", ["zeros", "garbage", "older", "a stamp"])
+def test_a_journal_without_the_commit_before_its_mark_is_damage(
+    tmp_path: Path, damage: str
+) -> None:
+    """Overwritten, or an older copy: as long as it was, and nothing is behind the mark."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=30)
+        async with running(config) as bookie:
+            await add(bookie, 1, [0])
+            older = journal_files(config)[0].read_bytes()
+            for one in range(1, 6):
+                await add(bookie, 1, [one], entries=[entry(1, one, size=900)])
+            await until(lambda: bookie._storages[0].marks.positions[0].offset > 4096)
+            mark = bookie._storages[0].marks.positions[0].offset
+            if damage != "a stamp":
+                await add(bookie, 1, [6, 7])
+            remains = crashed(config, tmp_path)
+        path = journal_files(remains)[0]
+        size = path.stat().st_size
+        if damage == "a stamp":
+            flip_bit(path, mark - 512)
+        elif damage == "older":
+            path.write_bytes(older.ljust(size, b"\0"))
+        else:
+            path.write_bytes(bytes(size) if damage == "zeros" else random.Random(1).randbytes(size))
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            if damage == "a stamp":
+                assert not bookie.report.damages
+                return
+            (found,) = bookie.report.damages
+            assert (found.path, found.damage.end) == (str(path), mark)
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 6)
+
+    asyncio.run(scenario())
+
+
 def test_a_missing_journal_file_is_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = settings(tmp_path)

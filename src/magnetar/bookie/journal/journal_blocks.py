@@ -111,3 +111,8 @@ def written_blocks(words: tuple[int, ...], seed: int, block: int) -> int:
 def begins_commit(word: int, seed: int, block: int) -> bool:
     """Whether a block with this first word was written as the first one of a commit."""
     return is_stamp(word, seed, block) or is_stamp(word ^ _MASK, seed, block)
+
+
+def ends_commit(word: int, seed: int, block: int) -> bool:
+    """Whether a block with this first word was written as the last one of a commit."""
+    return 0 < ((word ^ _MASK ^ seed) * _INVERSE & _PLACE_MASK) <= block

@@ -142,11 +142,15 @@ class JournalDirectory:
 
     def read_header(self, file_id: int, byte_count: int) -> bytes:
         """The file's first bytes; none if the device cannot read them."""
-        data = bytearray(byte_count)
+        return self.read_part(file_id, 0, byte_count)
+
+    def read_part(self, file_id: int, start: int, end: int) -> bytes:
+        """The file's bytes [start, end); none if the device cannot read them."""
+        data = bytearray(end - start)
         file = self._disk.open(self.file_path(file_id))
         try:
-            if not _read_into(file, 0, data, (0, byte_count)):
-                bad = self._read_again(file, 0, data, [(0, byte_count)])
+            if not _read_into(file, start, data, (start, end)):
+                bad = self._read_again(file, start, data, [(start, end)])
                 return b"" if bad else bytes(data)
             return bytes(data)
         finally:
