@@ -179,6 +179,17 @@ def test_a_ledger_from_creation_to_deletion() -> None:
     with_manager(scenario)
 
 
+@pytest.mark.parametrize("ledger_id", [-1, -(1 << 63), 1 << 63])
+def test_an_id_that_no_ledger_can_have_is_that_of_none(ledger_id: int) -> None:
+    """Clients that write staged ledgers by a broker say any number."""
+
+    async def scenario(manager: LedgerManager, store: LossyStore) -> None:
+        with pytest.raises(NoSuchLedgerError, match="no ledger has such an id"):
+            await manager.read(ledger_id)
+
+    with_manager(scenario)
+
+
 def test_an_id_is_created_once() -> None:
     async def scenario(manager: LedgerManager, store: LossyStore) -> None:
         other = LedgerManager(store)

@@ -233,6 +233,8 @@ class LedgerManager:
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """The metadata and the version to write against. Raises ``NoSuchLedgerError``,
         ``MetadataFormatError``."""
+        if not 0 <= ledger_id < self._layout.id_end:
+            raise self._no_such_ledger(ledger_id)  # clients send any number
         path = self.path(ledger_id)
         try:
             found = await self._store.get(path)
@@ -306,9 +308,11 @@ class LedgerManager:
         return self._store.watch_value(self.path(ledger_id), lambda _path: changed(ledger_id))
 
     def _no_such_ledger(self, ledger_id: int) -> NoSuchLedgerError:
+        has_place = 0 <= ledger_id < self._layout.id_end
+        where = self.path(ledger_id) if has_place else f"{self.root}, no ledger has such an id"
         return NoSuchLedgerError(
-            f"ledger {ledger_id} does not exist in the metadata store ({self.path(ledger_id)}): it "
-            f"was deleted, or never created under this root"
+            f"ledger {ledger_id} does not exist in the metadata store ({where}): it was deleted, "
+            f"or never created under this root"
         )
 
     # -- all ledgers --------------------------------------------------------------------------
