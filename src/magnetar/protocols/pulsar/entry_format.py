@@ -26,6 +26,11 @@ from magnetar.wire.pulsar.sticky_key import sticky_key
 
 _MAGIC: Final = MAGIC_CRC32C.to_bytes(2, "big")
 
+LOOKED_AT_MAX: Final = 5000
+"""Messages of a batch, which take some 5 us each, in the turn of the loop in which it is sent."""
+LOOKED_AT_BYTES_MAX: Final = 2 << 20
+"""Of a batch that is compressed, as it says: a small one may unpack to 256 MiB."""
+
 _WHOLE: Final = tuple(Description(messages) for messages in range(1025))
 """Descriptions of entries that hold whole messages: most entries share one, and it costs none."""
 
@@ -112,9 +117,14 @@ def _last_in_batch(payload: memoryview, first: int, highest: int) -> int:
     * Where nothing is said the next batch may have the next number: of Go's clients, and of jobs on
       Spark, batches are numbered and not messages.
     * What cannot be read (it is encrypted) is believed.
+    * What takes long to read is not read, and counts as its first message: a batch is sent again as
+      a whole. Clients have a thousand messages and 128 KiB in one unless they are told otherwise.
     """
     try:
-        singles = split_entry(payload, entry_metadata(payload)).singles or []
+        told = entry_metadata(payload)
+        if told.num_messages > LOOKED_AT_MAX or told.uncompressed_size > LOOKED_AT_BYTES_MAX:
+            return first
+        singles = split_entry(payload, told).singles or []
     except (ProtocolError, ConfigError):
         return highest
     ids = [_signed(each.sequence_id) for each in singles if each.HasField("sequence_id")]
