@@ -36,6 +36,8 @@ RECORDS_MAX: Final = 1 << 20
 """Of a compressed batch, whose size says little about its number of records."""
 
 CODEC_MASK: Final = 0x07
+CODEC_LAST: Final = 4
+"""zstd. Why it matters: a log with one batch of a later number is read up to there, and no further."""
 APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
@@ -151,6 +153,11 @@ def check_produced(records: memoryview) -> BatchHeader:
         raise ImplausibleMessageError(
             f"a batch claims {count} records and offsets up to {header.last_offset_delta} in "
             f"{size} bytes"
+        )
+    if header.attributes & CODEC_MASK > CODEC_LAST:
+        raise ImplausibleMessageError(
+            f"records compressed with codec {header.attributes & CODEC_MASK}, which is none of "
+            "Kafka's: no consumer could read them"
         )
     if header.attributes & CONTROL:
         raise ImplausibleMessageError("control batches are the broker's own; a producer sent one")

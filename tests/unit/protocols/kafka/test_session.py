@@ -198,6 +198,7 @@ def test_acks_0_has_no_answer_and_an_error_of_it_closes() -> None:
         (bytes(16) + b"\1" + b"\x10" * 83, ErrorCode.INVALID_RECORD),  # of the format before
         (batch()[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
         (batch(attributes=TRANSACTIONAL), ErrorCode.INVALID_RECORD),
+        (batch(attributes=5), ErrorCode.INVALID_RECORD),  # compressed by nobody knows what
         (bytes((5 << 20) + 1000), ErrorCode.MESSAGE_TOO_LARGE),
     ],
     ids=lambda each: each.name if isinstance(each, ErrorCode) else "",
