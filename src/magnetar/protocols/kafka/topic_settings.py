@@ -179,6 +179,7 @@ def _why_not(name: str) -> str:
 
 
 def _value(name: str, value: str, message_bytes_max: int) -> int | float | str | None:
+    value = value.strip()  # as Kafka does: it may come out of a file
     if name == COMPRESSION:
         return _compression(value)
     if name == TIMESTAMPS:
@@ -238,6 +239,16 @@ def check_compacting(changes: TopicChanges, on_ledgers: bool) -> None:
         raise InvalidPolicyError(f"{CLEANUP} = {changes[CLEANUP]}: {_ON_LEDGERS}")
     if on_ledgers and said:
         raise InvalidPolicyError(f"{', '.join(said)}: {_ON_LEDGERS}")
+
+
+def check_lags(changes: TopicChanges, lag_ms: int, lag_ms_max: int) -> None:
+    """A record is compacted no sooner than one lag, and no later than the other. ``lag_ms``,
+    ``lag_ms_max``: what the topic says now; negative: nothing. Raises ``InvalidPolicyError``."""
+    least, most = changes.get(LAG_MS, lag_ms), changes.get(LAG_MS_MAX, lag_ms_max)
+    if isinstance(least, int) and isinstance(most, int) and 0 <= most < least:
+        raise InvalidPolicyError(
+            f"{LAG_MS} is {least} then, and {LAG_MS_MAX} {most}, which is less"
+        )
 
 
 def _compression(value: str) -> str | None:

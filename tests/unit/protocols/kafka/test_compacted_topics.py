@@ -112,6 +112,25 @@ def test_it_is_changed_and_described() -> None:
     run(scenario)
 
 
+def test_a_record_waits_no_longer_than_it_may() -> None:
+    """One lag is held against the other as it is said now."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await world.services.control.policies.set_topic(parse_topic("t"), "engine", "partition")
+        least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
+        both = ConfigChange(least, SET, "6"), ConfigChange(most, SET, "5")
+        assert (await changed(peer, *both)).error_code == ErrorCode.INVALID_CONFIG
+        assert await _errors(peer, (most, SET, " 5 ")) == "", "numbers are trimmed, as with Kafka"
+        assert await _errors(peer, (least, SET, "6")) == "other"
+        assert await _errors(peer, (least, SET, "5")) == ""
+        assert await _errors(peer, (most, SET, "4")) == "other"
+        assert await _errors(peer, (most, DELETE, None)) == ""
+        assert await _errors(peer, (least, SET, "6")) == ""
+
+    run(scenario)
+
+
 async def _errors(peer: Any, change: tuple[str, int, str | None]) -> str:
     said = await changed(peer, ConfigChange(*change))
     if said.error_code == ErrorCode.NONE:

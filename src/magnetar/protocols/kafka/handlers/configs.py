@@ -71,6 +71,7 @@ from magnetar.protocols.kafka.topic_settings import (
     TopicChanges,
     changes_of,
     check_compacting,
+    check_lags,
     listed,
 )
 from magnetar.wire.kafka.admin_messages import (
@@ -424,7 +425,8 @@ async def _altered(
             return said
         topic = await _existing(services, kind, name)
         log = (await services.topics.policies.of(topic)).log
-        changes = checked_changes(services, wanted, log.engine is Engine.LEDGER)
+        said_now = (await services.control.policies.of_topic(topic)).kafka or NOT_SAID
+        changes = checked_changes(services, wanted, log.engine is Engine.LEDGER, said_now)
         if not validate_only:
             await apply_changes(services, topic, changes)
     except MagnetarError as error:
@@ -433,11 +435,15 @@ async def _altered(
 
 
 def checked_changes(
-    services: KafkaServices, configs: Mapping[str, str | None], on_ledgers: bool
+    services: KafkaServices,
+    configs: Mapping[str, str | None],
+    on_ledgers: bool,
+    said: KafkaPolicy = NOT_SAID,
 ) -> TopicChanges:
-    """Raises ``InvalidPolicyError``."""
+    """``said``: by the topic now. Raises ``InvalidPolicyError``."""
     changes = changes_of(configs, services.broker.message_bytes_max)
     check_compacting(changes, on_ledgers)
+    check_lags(changes, said.lag_ms, said.lag_ms_max)
     compression = changes.get(COMPRESSION)
     if isinstance(compression, str):
         try:
