@@ -10,7 +10,7 @@ costs.
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -324,21 +324,27 @@ def _as_binary(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
 
 
-def _keys(column: pa.Array) -> list[str | None] | None:
-    """None when no row has one."""
+def _keys(column: pa.Array) -> Sequence[str | EncodedKey | None] | None:
+    """None when no row has one. One of bytes that are no text is what producers make of it that
+    give bytes: their base64, and the message says so."""
     if column.null_count == len(column):
         return None
     try:
         found: list[str | None] = column.cast(pa.string()).to_pylist()
-    except pa.ArrowInvalid as error:
-        raise ConfigError(
-            f"a key is not UTF-8 text, which is all a message takes: {error}"
-        ) from error
+    except pa.ArrowInvalid:
+        return [None if key is None else _key_of(key) for key in column.to_pylist()]
     return found
 
 
+def _key_of(key: bytes) -> str | EncodedKey:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return EncodedKey(b64encode(key).decode())
+
+
 def _encoded(
-    batch: pa.RecordBatch, keys: list[str | None] | None
+    batch: pa.RecordBatch, keys: Sequence[str | EncodedKey | None] | None
 ) -> Sequence[str | EncodedKey | None] | None:
     """The keys, of which the column ``key_is_base64`` says which were given as bytes."""
     if keys is None or "key_is_base64" not in batch.schema.names:
@@ -352,8 +358,10 @@ def _encoded(
     ]
 
 
-def _checked_base64(key: str) -> EncodedKey:
+def _checked_base64(key: str | EncodedKey) -> EncodedKey:
     try:
+        if not isinstance(key, str):
+            raise ValueError("it is bytes that are no text")
         b64decode(key, validate=True)
     except ValueError as error:
         raise ConfigError(

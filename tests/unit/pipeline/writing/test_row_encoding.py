@@ -185,6 +185,19 @@ def test_keys_that_are_bytes_stay_so() -> None:
         encode(encoder(), value=[b"x"], key=["no base64"], key_is_base64=[True])
 
 
+def test_keys_of_bytes_that_are_no_text_are_what_producers_make_of_them() -> None:
+    """They were refused: rows of a topic of Kafka's with numbers as keys could not be written."""
+    keys = [b"text", b"\xff\x00", None]
+    (found,) = encode(encoder(), value=[b"x"] * 3, key=pa.array(keys, pa.binary()))
+    told = [(info.key, info.key_b64_encoded) for info, _ in iterate_messages(found.entries[0])]
+    assert told == [("text", False), ("/wA=", True), (None, False)]
+    (by_key,) = encode(encoder(by_key=True), value=[b"x"], key=pa.array([b"\xff"], pa.binary()))
+    head = entry_metadata(by_key.entries[0])
+    assert (head.partition_key, head.partition_key_b64_encoded) == ("/w==", True)
+    with pytest.raises(ConfigError, match="it is bytes that are no text"):
+        encode(encoder(), value=[b"x"], key=[b"\xff"], key_is_base64=[True])
+
+
 def test_rows_name_their_topics() -> None:
     found = encode(encoder(), value=["a", "b", "c"], topic=["x", None, "x"])
     assert [(each.topic, values(each)) for each in found] == [

@@ -71,6 +71,8 @@ def test_rows_are_sent_as_messages() -> None:
     assert (first[0].key, bytes(first[1])) == ("k", b"a")
     assert (first[0].event_time_ms, dict(first[0].properties)) == (1_700_000_000_000, {"a": "1"})
     assert second[0].null_value
-    bad = pa.RecordBatch.from_pydict({"value": [b""], "key": [b"\xff"]})
-    with pytest.raises(ConfigError, match="a key is not UTF-8 text"):
+    bad = pa.RecordBatch.from_pydict(
+        {"value": [b""], "headers": [[{"key": "h", "value": b"\xff"}]]}
+    )
+    with pytest.raises(ConfigError, match="a header is not UTF-8 text"):
         Sink(OPTIONS).write(iter([bad]))
