@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,21 +12,32 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.compacted_entries import prefix_of
-from magnetar.log.managed.compaction import LogCompaction
+from magnetar.log.managed.compaction import NEXT_MAX, LogCompaction
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import decode_log, log_path
-from magnetar.log.seam import CompactedElsewhere, ReadableLog
+from magnetar.log.seam import CompactedElsewhere, ReadableLog, Survivor
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    LedgerError,
+    LogClosedError,
     LogFencedError,
     MagnetarError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NotAllowedError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
 from magnetar.topics.compacting import compact
-from tests.unit.log.doubles import NAME, MemoryReader, Outcomes, Process, World
+from tests.unit.log.doubles import (
+    NAME,
+    MemoryReader,
+    MemoryWriter,
+    Outcomes,
+    Process,
+    StoredLedger,
+    World,
+)
 
 KEEP = LedgerConfig(ledger_entries_max=4, cursor_flush_interval_ms=1)
 TRIM = replace(KEEP, retention_ms=0, retention_bytes=0)
@@ -609,5 +620,139 @@ def test_what_is_not_as_it_is_told_is_not_taken_over(change: dict[str, Any], why
             await log.compaction.take(HOLDER, None, found._replace(**change))
         assert log.compaction.stats is None
         await log.compaction.take(HOLDER, None, found)
+
+    asyncio.run(scenario())
+
+
+async def _two_views() -> tuple[ManagedLog, Process]:
+    """A log that was compacted, and has more of its keys since."""
+    process = Process(World())
+    log = await process.store(KEEP).open(NAME)
+    await publish(log, *(f"k{n}={n}" for n in range(6)))
+    await compact(log, Words())
+    await publish(log, *(f"k{n}=new" for n in range(6)), "z=1")
+    return log, process
+
+
+@pytest.mark.parametrize("fault", ["append", "close", "short"])
+def test_what_is_not_stored_as_a_whole_is_no_view(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Keys that lie in what is missing would be gone, with all that they were left of."""
+
+    async def scenario() -> None:
+        log, process = await _two_views()
+        before, stats = await read(log.compaction.view), log.compaction.stats
+        ledgers = alive(process.world, log)
+        close = MemoryWriter.close
+
+        async def short(self: MemoryWriter) -> StoredLedger:
+            """Somebody else has closed it, without the last entry."""
+            self.last_add_confirmed -= 1
+            return await close(self)
+
+        if fault == "append":
+            process.ledgers.break_after = 3
+        elif fault == "close":
+            process.ledgers.close_errors.append(LedgerError("bookies are away"))
+        else:
+            monkeypatch.setattr(MemoryWriter, "close", short)
+        with pytest.raises(LedgerError):
+            await compact(log, Words())
+        monkeypatch.undo()
+        assert log.compaction.stats == stats
+        assert await read(log.compaction.view) == before
+        await compact(log, Words())
+        assert texts(await read(log.compaction.view)) == [f"k{n}=new" for n in range(6)] + ["z=1"]
+        log.tick()
+        await turns()
+        assert len(alive(process.world, log)) == len(ledgers), "nothing of the first try is left"
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_closes_while_it_is_compacted_keeps_its_view() -> None:
+    """Its next owner may have compacted it by then."""
+
+    async def scenario() -> None:
+        log, process = await _two_views()
+        stats = log.compaction.stats
+        stored = process.world.nodes[log_path(NAME)]
+
+        async def survivors() -> AsyncIterator[Sequence[Survivor]]:
+            yield [Survivor(log.positions.readable, b"z=1", ())]
+            log._closed = True
+
+        with log.compaction.reading(), pytest.raises(LogClosedError):
+            await log.compaction.replace(log.positions.readable, survivors())
+        assert log.compaction.stats == stats
+        assert decode_log(NAME, process.world.nodes[log_path(NAME)].value).compacted == (
+            decode_log(NAME, stored.value).compacted
+        )
+
+    asyncio.run(scenario())
+
+
+def test_a_view_that_goes_while_it_is_opened_is_followed_by_the_next() -> None:
+    async def scenario() -> None:
+        log, process = await _two_views()
+        open_ledger = process.ledgers.open_no_recovery
+        slow_ones = [1]
+
+        async def slow(ledger_id: int) -> MemoryReader:
+            if slow_ones:
+                slow_ones.pop()
+                await compact(log, Words())
+                await turns()
+            return await open_ledger(ledger_id)
+
+        log.compaction.view._reader = None  # type: ignore[attr-defined]
+        process.ledgers.open_no_recovery = slow  # type: ignore[method-assign]
+        found = await log.compaction.view.read(EARLIEST, 9, 1000)
+        assert not slow_ones
+        assert bytes(found[0].payload) == b"k0=new"
+
+    asyncio.run(scenario())
+
+
+def test_a_view_whose_ledger_is_lost_is_told() -> None:
+    async def scenario() -> None:
+        log, process = await _two_views()
+        stats = log.compaction.stats
+        assert stats is not None
+        process.world.ledgers[stats.ledger_id].deleted = True
+        log.compaction.view._reader = None  # type: ignore[attr-defined]
+        with pytest.raises(NoSuchLedgerError):
+            await log.compaction.view.read(EARLIEST, 9, 1000)
+
+    asyncio.run(scenario())
+
+
+def test_what_readers_leave_behind_in_a_view_has_a_bound() -> None:
+    async def scenario() -> None:
+        log = await Process(World()).store(KEEP).open(NAME)
+        places = await publish(log, *(f"k{n}={n}" for n in range(150)))
+        await compact(log, Words())
+        view = log.compaction.view
+        for place in places[:-1:2]:  # none of them goes on where another ended
+            await view.read(place, 1, 100)
+        assert len(view._next) <= NEXT_MAX  # type: ignore[attr-defined]
+        assert len(await read(view)) == 150
+
+    asyncio.run(scenario())
+
+
+def test_behind_the_horizon_places_are_those_of_the_log() -> None:
+    async def scenario() -> None:
+        log, _ = await _two_views()
+        stats = log.compaction.stats
+        assert stats is not None
+        at, view = stats.horizon, log.compaction.view
+        while at < log.positions.readable:
+            after = view.positions.next_position(at)
+            assert after == log.positions.next_position(at)
+            (entry,) = await view.read(after, 1, 100)
+            assert (entry.ledger_id, entry.entry_id) == after
+            at = after
 
     asyncio.run(scenario())
