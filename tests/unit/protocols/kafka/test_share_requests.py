@@ -66,6 +66,7 @@ from magnetar.wire.kafka.share_state_messages import (
 from tests.unit.protocols.kafka.harness import TOPIC, KafkaPeer, KafkaWorld, batch, run
 from tests.unit.protocols.kafka.secured import SecuredWorld, run_secured
 from tests.unit.protocols.kafka.test_session import _HeldMore, producing
+from tests.unit.protocols.kafka.test_transaction_requests import begun
 
 G = "shares"
 GAP, ACCEPT, RELEASE, REJECT = AcknowledgeType
@@ -775,6 +776,43 @@ def test_settings_of_a_group() -> None:
         await produced(world, 1)
         assert await a.acquired() == [(0, 0, 1)]
         assert await b.acquired(wait_ms_max=2_000) == [(0, 0, 2)]
+
+    run(scenario)
+
+
+def test_who_reads_what_is_committed_gets_nothing_else() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await earliest(world)
+        await earliest(world, "all")
+        assert await configured(world, share_isolation_level="read_committed") == 0
+        careful, quick = await joined(world), await joined(world, "q", "all")
+        producer = await begun(world)
+        await producer.transaction(False, 1)  # its marker is at offset 1
+        await producer.open_with(2, 3)
+        assert await quick.acquired() == [(0, 0, 1), (2, 3, 1)]
+        assert await careful.acquired() == [], "it is aborted, or has no outcome"
+        assert await producer.end(True) is ErrorCode.NONE
+        assert await careful.acquired() == [(2, 3, 1)]
+        await produced(world, 1)
+        assert await careful.acquired((2, 3, ACCEPT)) == [(5, 5, 1)]
+        await producer.transaction(False, 4)
+        assert await careful.acquired((5, 5, ACCEPT)) == []
+
+    run(scenario)
+
+
+def test_what_is_set_for_a_group_holds_for_who_has_a_session_already() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        await earliest(world)
+        await produced(world, 2)
+        a, b = await joined(world, "a"), await joined(world, "b")
+        assert await a.acquired(records_max=1, wait_ms_max=0) in ([(0, 0, 1)], [(0, 1, 1)])
+        assert await configured(world, share_record_lock_duration_ms="1000") == 0
+        await produced(world, 1)
+        (first, *_) = await b.acquired()
+        assert first == (2, 2, 1)
+        await asyncio.sleep(2)
+        assert (2, 2, 2) in await a.acquired()
 
     run(scenario)
 
