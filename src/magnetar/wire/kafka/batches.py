@@ -37,7 +37,8 @@ RECORDS_MAX: Final = 1 << 20
 
 CODEC_MASK: Final = 0x07
 CODEC_LAST: Final = 4
-"""zstd. Why it matters: a log with one batch of a later number is read up to there, and no further."""
+"""zstd. Why it matters: a log with one batch of a later number is read up to there, and no
+further."""
 APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
