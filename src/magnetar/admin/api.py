@@ -30,6 +30,7 @@ from magnetar.admin.compaction import CompactionService
 from magnetar.admin.deletions import DeletionService
 from magnetar.admin.docs_page import DOCS_PAGE
 from magnetar.admin.guard import Guard
+from magnetar.admin.head import HeadAsGet
 from magnetar.admin.ledgers import LedgerService
 from magnetar.admin.messages import MessageService
 from magnetar.admin.namespaces import NamespaceService
@@ -76,6 +77,7 @@ def create(
     if guard is not None:
         app.add_middleware(Guard, *guard)
     app.add_middleware(EncodedPaths)
+    app.add_middleware(HeadAsGet)
     app.include_router(_process_routes(registry, before_scrape))
     health = health or Health()
     app.include_router(health_api.routes(health))
