@@ -5,8 +5,8 @@ Rules:
 * What has topics is deleted with ``force`` only; a refusal changes nothing, and sends nobody away.
 * A namespace says that it goes before it is looked at for the last time, so what others make in it
   meanwhile is found here, or taken back there (``cluster.namespaces``).
-* Its node goes last. A deletion that fails half way can be asked for again; until then nothing is
-  opened in the namespace.
+* Its node goes last. A deletion by force that fails half way can be asked for again; until then
+  nothing is opened in the namespace. Without force nothing was deleted, and the namespace stays.
 * What the platform makes again by itself is not deleted (``KEPT``).
 
 Why: docs/adr/0187-namespaces-say-that-they-go.md.
@@ -39,6 +39,7 @@ KEPT: Final[Mapping[str, str]] = {
     DEFAULT_NAMESPACE: "it is made at every start, for topics that are named without one",
     KAFKA_GROUPS: "groups and transactions of Kafka's clients are kept there",
 }
+UNDO_WAITS_S: Final = (0.0, 1.0, 5.0)
 ROUNDS_MAX: Final = 5
 """Looks at a namespace that is being emptied; what came while it was not yet known to go."""
 
@@ -75,11 +76,41 @@ class DeletionService:
         version = await self._namespaces.begin_deletion(name)
         if force:
             await self._empty(name)
+            await self._end(name, version)
         else:
-            await self._check_empty(name)  # what was made until it was known to go
-        await self._forget(name)
-        await self._namespaces.end_deletion(name, version)
+            await self._end_empty(name, version)
         log.info("namespace is deleted", namespace=name)
+
+    async def _end_empty(self, namespace: str, version: int) -> None:
+        """Nothing of it was deleted: whatever keeps it from going, it stays as it was."""
+        try:
+            await self._check_empty(namespace)  # what was made until it was known to go
+            await self._end(namespace, version)
+        except BaseException:
+            await self._undo(namespace)
+            raise
+
+    async def _end(self, namespace: str, version: int) -> None:
+        await self._forget(namespace)
+        await self._namespaces.end_deletion(namespace, version)
+
+    async def _undo(self, namespace: str) -> None:
+        """The store may be away for a moment, as for what failed before."""
+        for wait_s in UNDO_WAITS_S:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._namespaces.undo_deletion(namespace)
+            except TopicNotFoundError:
+                return  # it is gone, though nobody could say so
+            except MagnetarError as error:
+                log.warning(
+                    "a namespace is not deleted, and nothing is opened in it before somebody asks "
+                    "again",
+                    namespace=namespace,
+                    error=str(error),
+                )
+            else:
+                return
 
     def _check_deletable(self, namespace: str) -> None:
         why = KEPT.get(namespace)
@@ -89,11 +120,7 @@ class DeletionService:
     async def _check_empty(self, namespace: str) -> None:
         """Raises ``NotAllowedError`` if it has a topic: then it stays, whoever began to delete
         it."""
-        try:
-            partitioned, topics = await self._topics.all_of(namespace)
-        except MagnetarError:
-            await self._namespaces.undo_deletion(namespace)
-            raise
+        partitioned, topics = await self._topics.all_of(namespace)
         topics = topics or partitioned  # of one that cannot be read no partition is known
         if topics:
             await self._namespaces.undo_deletion(namespace)

@@ -7,12 +7,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from magnetar.admin import deletions
 from magnetar.cluster.namespaces import DELETED, POLICIES
 from magnetar.cluster.partitioned_topics import PARTITIONED
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.metadata import Versioned
-from magnetar.model.errors import TopicNotFoundError
+from magnetar.model.errors import (
+    MetadataUnavailableError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
+from tests.doubles.admin import deletion_service
 from tests.doubles.ownership import divide
 from tests.unit.admin.test_api import Platform, serve
 
@@ -242,6 +248,53 @@ def test_a_deletion_that_fails_half_way_is_asked_for_again() -> None:
         assert await p.status("PUT", f"{T}/new") == 204
         assert await p.status("DELETE", f"{N}?force=true") == 204
         assert below(p) == []
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_an_empty_namespace_whose_deletion_fails_stays(
+    monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
+    """It said that it goes from then on, and nothing was opened in it. ``away``: so often the store
+    does not answer who takes that back."""
+    monkeypatch.setattr(deletions, "UNDO_WAITS_S", (0.0, 0.0, 0.0))
+
+    async def scenario(p: Platform) -> None:
+        await made(p)
+        control = p.world.broker.control
+        undo, failures = control.namespaces.undo_deletion, [MetadataUnavailableError("away")] * away
+
+        async def sometimes(namespace: str) -> None:
+            if failures:
+                raise failures.pop()
+            await undo(namespace)
+
+        async def failing(namespace: str) -> None:
+            raise ServiceNotReadyError("not now")
+
+        monkeypatch.setattr(control.namespaces, "undo_deletion", sometimes)
+        monkeypatch.setattr(control.policies, "forget_namespace", failing)
+        assert (await p.reason("DELETE", N)) == (503, "not now")
+        assert DELETED.encode() not in p.world.metadata.nodes[NODE].value
+        assert await p.status("PUT", f"{T}/t") == 204
+
+    serve(scenario)
+
+
+def test_a_deletion_that_is_broken_off_leaves_the_namespace() -> None:
+    async def scenario(p: Platform) -> None:
+        await made(p)
+        control = p.world.broker.control
+        held = Held(control.policies.forget_namespace, after=False)
+        control.policies.forget_namespace = held  # type: ignore[method-assign,assignment]
+        service = deletion_service(p.world.broker)
+        deleting = asyncio.create_task(service.delete_namespace("acme/prod"))
+        await held.come.wait()
+        deleting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deleting
+        await control.namespaces.check_namespace("acme/prod")
 
     serve(scenario)
 
