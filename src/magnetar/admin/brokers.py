@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Final, TypeAlias
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.parts import each_of
 from magnetar.admin.peers import PeerRequest, Peers
 from magnetar.admin.views import BrokerView, BundlesView, BundleView, OwnedView
 from magnetar.cluster.brokers.reports import BrokerReport
@@ -186,14 +187,18 @@ class BrokerService:
         raise ServedElsewhereError(f"bundle {bundle}", owner.http_url)
 
     async def unload_namespace(self, namespace: str) -> None:
-        """Every bundle of it, one after the other. Raises ``TopicNotFoundError``, ``PeerError``."""
+        """Every bundle of it, one after the other. Raises ``TopicNotFoundError``, and as
+        ``parts.each_of``."""
         layout = await self._bundles.layout(parse_namespace(namespace))
-        for bundle in layout.bundles():
-            try:
-                await self.unload(namespace, bundle.range_name)
-            except ServedElsewhereError as error:
-                path = f"/admin/v2/namespaces/{bundle}/unload"
-                await self._peers.ask(error.http_url, PeerRequest("PUT", path))
+        bundles = list(layout.bundles())
+        await each_of(f"bundles of {namespace}", bundles, "released", self._unload_bundle, str)
+
+    async def _unload_bundle(self, bundle: Bundle) -> None:
+        try:
+            await self.unload(bundle.namespace, bundle.range_name)
+        except ServedElsewhereError as error:
+            path = f"/admin/v2/namespaces/{bundle}/unload"
+            await self._peers.ask(error.http_url, PeerRequest("PUT", path))
 
 
 def _shown(section: object, above: str) -> Iterator[tuple[str, str]]:

@@ -7,26 +7,21 @@ that is least far.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
+from magnetar.admin.parts import each_part
 from magnetar.admin.peers import Peers, about_topic, read_answer
 from magnetar.admin.views import LongRunningView
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.model.errors import (
-    MagnetarError,
-    NotAllowedError,
-    ServiceNotReadyError,
-    TopicNotFoundError,
-)
+from magnetar.model.errors import TopicNotFoundError
 from magnetar.topics.compacting import CompactionStatus, TopicCompactions
 from magnetar.topics.registry import Topics
 
 PATH: Final = "/compaction"
-FINAL: Final = (NotAllowedError, TopicNotFoundError)
-"""What asking again does not mend."""
 LEAST_FIRST: Final = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
 
@@ -51,20 +46,7 @@ class CompactionService:
         it (one of them) is being compacted, ``ServiceNotReadyError``."""
         name = parse_topic(topic)
         parts = await self._parts(name)
-        if parts == [name]:
-            await self._begin(name, name)
-            return
-        failed: list[MagnetarError] = []
-        for part in parts:
-            try:
-                await self._begin(name, part)
-            except MagnetarError as error:
-                failed.append(error)
-        if failed:
-            begun = f"{len(parts) - len(failed)} of the {len(parts)} partitions of {name} are begun"
-            alike = len({type(each) for each in failed}) == 1 and isinstance(failed[0], FINAL)
-            kind = type(failed[0]) if alike else ServiceNotReadyError
-            raise kind(f"{begun}; {failed[0]}")
+        await each_part(name, parts, "begun", partial(self._begin, name))
 
     async def _begin(self, name: TopicName, part: TopicName) -> None:
         owner = await self._owner(name, part)

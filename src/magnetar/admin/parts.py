@@ -1,9 +1,9 @@
-"""Requests that are about every partition of a topic, each perhaps at another broker: all are
-tried, and one answer says what of it failed."""
+"""Requests that are about several things, each perhaps at another broker: partitions of a topic,
+bundles of a namespace. All are tried, and one answer says what of it failed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from magnetar.cluster.topic_name import TopicName
@@ -14,6 +14,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 FINAL: Final = (NotAllowedError, TopicNotFoundError)
@@ -22,36 +23,46 @@ SHOWN_MAX: Final = 5
 
 
 async def each_part(
-    parts: Sequence[TopicName], done: str, change: Callable[[TopicName], Awaitable[T]]
+    name: TopicName,
+    parts: Sequence[TopicName],
+    done: str,
+    change: Callable[[TopicName], Awaitable[T]],
 ) -> dict[TopicName, T]:
-    """``change`` of each of ``parts``, one after the other, and what it gave. A topic without
-    partitions is its only part, and its error is raised as it is. ``done``: what those are of which
+    """As ``each_of``, of partitions of ``name``. A topic that is its own only part is no other than
+    what was asked for: its error is raised as it is."""
+    if len(parts) == 1 and parts[0] == name:
+        return {name: await change(name)}
+    return await each_of(f"partitions of {name}", parts, done, change, lambda part: part.local)
+
+
+async def each_of(
+    what: str,
+    each: Sequence[K],
+    done: str,
+    change: Callable[[K], Awaitable[T]],
+    shown: Callable[[K], str],
+) -> dict[K, T]:
+    """``change`` of all, one after the other, and what it gave. ``done``: what those are of which
     it did not fail. Raises, once all were tried, the error of all that failed, if it is one on
     which nobody asks again, else ``ServiceNotReadyError``."""
-    found: dict[TopicName, T] = {}
-    failed: dict[TopicName, MagnetarError] = {}
-    for part in parts:
+    found: dict[K, T] = {}
+    failed: dict[str, MagnetarError] = {}
+    for one in each:
         try:
-            found[part] = await change(part)
+            found[one] = await change(one)
         except MagnetarError as error:
-            if part.partition < 0:
-                raise
-            failed[part] = error
+            failed[shown(one)] = error
     if failed:
-        raise _together(len(parts), done, failed)
+        raise _together(f"{len(found)} of the {len(each)} {what} are {done}", failed)
     return found
 
 
-def _together(count: int, done: str, failed: dict[TopicName, MagnetarError]) -> MagnetarError:
-    first, error = next(iter(failed.items()))
-    kinds = {type(each) for each in failed.values()}
-    kind = type(error) if len(kinds) == 1 and isinstance(error, FINAL) else ServiceNotReadyError
+def _together(well: str, failed: Mapping[str, MagnetarError]) -> MagnetarError:
+    error = next(iter(failed.values()))
+    alike = len({type(each) for each in failed.values()}) == 1 and isinstance(error, FINAL)
+    kind = type(error) if alike else ServiceNotReadyError
     shown = "; ".join(
-        f"{part.local}: {str(each) or type(each).__name__}"
-        for part, each in list(failed.items())[:SHOWN_MAX]
+        f"{name}: {str(each) or type(each).__name__}"
+        for name, each in list(failed.items())[:SHOWN_MAX]
     )
-    more = "; ..." if len(failed) > SHOWN_MAX else ""
-    return kind(
-        f"{count - len(failed)} of the {count} partitions of {first.partitioned} are {done}; not "
-        f"so {shown}{more}"
-    )
+    return kind(f"{well}; not so {shown}{'; ...' if len(failed) > SHOWN_MAX else ''}")

@@ -41,7 +41,7 @@ class TerminationService:
         if not count:
             raise NotAllowedError(f"{name} has no partitions; ask for {PATH} of it")
         parts = [name.of_partition(index) for index in range(count)]
-        found = await each_part(parts, "terminated", self._part)
+        found = await each_part(name, parts, "terminated", self._part)
         return {part.partition: last for part, last in found.items()}
 
     async def _part(self, part: TopicName) -> MessageIdView:

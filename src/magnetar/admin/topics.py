@@ -17,6 +17,7 @@ import structlog
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.lent_stats import ServedThere, lent_stats
+from magnetar.admin.parts import each_part
 from magnetar.admin.peers import Peers, about_topic, read_answer, subscription_path
 from magnetar.admin.stats_views import (
     InternalStatsView,
@@ -255,16 +256,18 @@ class TopicService:
         Raises ``TopicNotFoundError``, and ``ServedElsewhereError`` for one without partitions."""
         name = parse_topic(topic)
         parts = await self._parts(name)
-        for part in parts:
-            owner = await self._control.ownership.owner_of(part)
-            if not isinstance(owner, At):
-                if not await self._topics.unload(part, self._service_url) and parts == [name]:
-                    await self._check_exists(name)
-            elif parts == [name]:
-                raise _elsewhere(name, owner)
-            else:
-                with contextlib.suppress(TopicNotFoundError):  # never used
-                    await self._peers.ask(owner.http_url, about_topic("PUT", part, "/unload"))
+        await each_part(name, parts, "unloaded", partial(self._unload, whole=parts == [name]))
+
+    async def _unload(self, part: TopicName, *, whole: bool) -> None:
+        owner = await self._control.ownership.owner_of(part)
+        if not isinstance(owner, At):
+            if not await self._topics.unload(part, self._service_url) and whole:
+                await self._check_exists(part)
+        elif whole:
+            raise _elsewhere(part, owner)
+        else:
+            with contextlib.suppress(TopicNotFoundError):  # never used
+                await self._peers.ask(owner.http_url, about_topic("PUT", part, "/unload"))
 
     async def _check_exists(self, name: TopicName) -> None:
         if not await self._topics.exists(name):
@@ -378,8 +381,8 @@ class TopicService:
         parts = await self._parts(name)
         if parts == [name]:
             await self._check_here(name)
-        for part in parts:
-            await self._make_subscription(part, subscription, start)
+        make = partial(self._make_subscription, subscription=subscription, start=start)
+        await each_part(name, parts, "done", make)
 
     async def _make_subscription(self, part: TopicName, subscription: str, start: Position) -> None:
         owner = await self.locate(part)
@@ -400,13 +403,19 @@ class TopicService:
         self, topic: str, subscription: str | None, change: Callable[..., Awaitable[None]]
     ) -> None:
         """``change(part, whole=...)`` where there is such a subscription; ``whole``: the topic has
-        no other part. Raises ``SubscriptionNotFoundError`` if none has it."""
-        name, found = parse_topic(topic), False
-        for part in await self._parts(name):
-            with contextlib.suppress(SubscriptionNotFoundError):
+        no other part. Each part is tried, whatever becomes of the others. Raises
+        ``SubscriptionNotFoundError`` if none has it, and as ``parts.each_part``."""
+        name = parse_topic(topic)
+
+        async def tried(part: TopicName) -> bool:
+            try:
                 await change(part, whole=part == name)
-                found = True
-        if not found:
+            except SubscriptionNotFoundError:
+                return False
+            return True
+
+        found = await each_part(name, await self._parts(name), "done", tried)
+        if not any(found.values()):
             raise SubscriptionNotFoundError(f"topic {topic} has no subscription {subscription}")
 
     async def move_subscription(
