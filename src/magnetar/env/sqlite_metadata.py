@@ -5,7 +5,8 @@ Owns the file, its lock, and one thread (the lane) that is the only one to touch
 * Whatever waits for the lane goes into one transaction and one fsync (group commit); callers are
   answered after the commit, in order, with one wake-up of the loop.
 * WAL with ``synchronous=FULL``: a write that returned survives a power cut. A log that is damaged
-  is refused (``sqlite_wal``): SQLite would go on without the changes behind the damage.
+  is refused (``sqlite_wal``): SQLite would go on without the changes behind the damage. So is a
+  file that is (``SqliteTree.damages``): it has no checksums of its own.
 * One process opens the file for writing: it holds ``PATH.lock`` (flock, so a crash releases it)
   and writes its pid there. Any number may read (``read_only=True``) meanwhile.
 * The session is the open store: its ephemeral nodes go at ``close``, or after a crash when the
@@ -47,6 +48,9 @@ PENDING_MAX = 10_000
 
 BATCH_MAX = 512
 """Operations of one transaction."""
+
+BELIEVED = ".believed"
+"""Behind the file's name: an operator goes on with a damaged one."""
 
 PATH_BYTES_MAX = 504
 """Of the file's path, without symbolic links: SQLite has 512, and adds suffixes of 8."""
@@ -229,6 +233,9 @@ class SqliteMetadataStore:
             db = _connect(self.path, self.read_only)
             tree = SqliteTree(db, self.path)
             tree.prepare(self.read_only)
+            if not self.read_only:
+                _check_sound(self.path, tree)
+                tree.end_former_session()
         except (sqlite3.Error, MetadataError) as error:
             self._tell(_settle, _Outcome(self._opened, None, _as_metadata_error(self.path, error)))
             return
@@ -327,6 +334,23 @@ def _check_log(path: str) -> None:
             f"would end there, without the changes that were committed behind it. Restore both "
             f"files from a copy; to go on without those changes, move {path}-wal away"
         )
+
+
+def _check_sound(path: str, tree: SqliteTree) -> None:
+    """Raises ``MetadataError``; ``PATH.believed`` is an operator's word that it is to go on."""
+    found = tree.damages()
+    if not found:
+        return
+    believed = Path(f"{path}{BELIEVED}")
+    if path == MEMORY or not believed.exists():
+        raise MetadataError(
+            f"the metadata store {path} is not opened: it is damaged ({'; '.join(found)}). Restore "
+            f"it from a copy; to go on with what it says, which is wrong there, create the file "
+            f"{believed} and start once more"
+        )
+    tree.believe()
+    believed.unlink()
+    log.warning("a damaged metadata store is believed", path=path, damaged=found)
 
 
 def _as_metadata_error(path: str, error: Exception) -> MetadataError:

@@ -4,18 +4,26 @@ Owns the schema and the operations; the thread, the lock and the event loop are
 ``sqlite_metadata``'s. Every operation checks before it changes anything, so one that fails
 leaves the transaction as it was and others in the same transaction may go on.
 
-Schema (format 1; docs/formats/metadata.md)::
+Schema (format 2; docs/formats/metadata.md)::
 
-    node(parent, name, value, version, next_child, ephemeral)   primary key (parent, name)
+    node(parent, name, value, version, next_child, ephemeral, seal)   primary key (parent, name)
+    total(seal)                                                       one row
 
 The root is ``("", "")``. ``next_child`` counts the children ever made under a node and numbers
 the sequential ones; it only grows. Rows with ``ephemeral`` 1 belong to the one session that has
 the file open for writing; whoever opens it next removes what a crash has left.
+
+SQLite has no checksum over what it stores: a bit that changed would be another ledger's end, or a
+topic less. So each row has a ``seal`` over its other columns, and ``total`` is the sum of all of
+them (by triggers), which tells a row that is gone. Both are held against each other when the file
+is opened for writing (``damages``). Why: docs/adr/0222-the-metadata-file-is-sealed.md.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
+from typing import Final
 
 from magnetar.env.metadata import CreateMode, Versioned
 from magnetar.env.metadata_paths import SEQUENCE_DIGITS, join, split
@@ -28,7 +36,27 @@ from magnetar.model.errors import (
 )
 
 APPLICATION_ID = 0x4D474D44  # "MGMD"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_UNSEALED: Final = 1
+"""The format before."""
+DAMAGES_TOLD: Final = 5
+_COLUMNS: Final = "parent, name, value, version, next_child, ephemeral"
+_SEAL: Final = f"UPDATE node SET seal = seal_of({_COLUMNS})"
+
+_SEALS = (
+    "CREATE TABLE total (seal INTEGER NOT NULL)",
+    "INSERT INTO total SELECT sum(seal) FROM node",
+    """CREATE TRIGGER node_made AFTER INSERT ON node BEGIN
+        UPDATE total SET seal = seal + NEW.seal;
+    END""",
+    """CREATE TRIGGER node_changed AFTER UPDATE ON node BEGIN
+        UPDATE total SET seal = seal + NEW.seal - OLD.seal;
+    END""",
+    """CREATE TRIGGER node_gone AFTER DELETE ON node BEGIN
+        UPDATE total SET seal = seal - OLD.seal;
+    END""",
+    f"PRAGMA user_version = {FORMAT_VERSION}",
+)
 
 _SCHEMA = (
     """CREATE TABLE node (
@@ -38,16 +66,28 @@ _SCHEMA = (
         version INTEGER NOT NULL DEFAULT 0,
         next_child INTEGER NOT NULL DEFAULT 0,
         ephemeral INTEGER NOT NULL DEFAULT 0,
+        seal INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (parent, name)
     ) WITHOUT ROWID""",
     "CREATE INDEX node_ephemeral ON node (ephemeral) WHERE ephemeral = 1",
     "INSERT INTO node (parent, name, value) VALUES ('', '', x'')",
+    _SEAL,
+    *_SEALS,
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT_VERSION}",
 )
+
+_SEALING = ("ALTER TABLE node ADD COLUMN seal INTEGER NOT NULL DEFAULT 0", _SEAL, *_SEALS)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
+
+
+def seal_of(
+    parent: str, name: str, value: bytes, version: int, next_child: int, ephemeral: int
+) -> int:
+    """Of a row of ``node``."""
+    rest = f"{parent}\0{name}\0{version},{next_child},{ephemeral}\0"
+    return zlib.crc32(value, zlib.crc32(rest.encode()))
 
 
 class SqliteTree:
@@ -57,6 +97,7 @@ class SqliteTree:
     def __init__(self, db: sqlite3.Connection, described: str) -> None:
         """``described`` names the file in errors."""
         self._db = db
+        db.create_function("seal_of", 6, seal_of, deterministic=True)
         self._described = described
         self._changed: dict[str, None] = {}
         self._removed: dict[str, int] = {}
@@ -65,8 +106,8 @@ class SqliteTree:
     # -- opening ------------------------------------------------------------------------------
 
     def prepare(self, read_only: bool) -> None:
-        """Create the schema in an empty file, refuse files that are not ours, and remove the
-        ephemeral nodes of a session that ended in a crash."""
+        """Create the schema in an empty file, refuse files that are not ours, seal one of the
+        format before."""
         application_id = self._pragma("application_id")
         version = self._pragma("user_version")
         if application_id == 0 and version == 0 and self._is_empty():
@@ -79,12 +120,37 @@ class SqliteTree:
                 f"{self._described} is a SQLite file of another program (application id "
                 f"{application_id:#x}); point the metadata URL at another path"
             )
-        if version != FORMAT_VERSION:
+        if version not in (FORMAT_VERSION, _UNSEALED):
             raise MetadataError(
                 f"{self._described} has metadata format {version}, this version knows "
                 f"{FORMAT_VERSION}; use the release that wrote it or a newer one"
             )
-        if not read_only and self._has_ephemerals():
+        if not read_only and version == _UNSEALED:
+            self._in_transaction(_SEALING)
+
+    def damages(self) -> list[str]:
+        """What of the file is not as it was stored, in words; of many nodes a few."""
+        (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        found = [] if state == "ok" else [f"SQLite says: {state}"]
+        rows = self._db.execute(
+            f"SELECT parent, name FROM node WHERE seal != seal_of({_COLUMNS}) LIMIT {DAMAGES_TOLD}"
+        ).fetchall()
+        found += [f"node {join(parent, name)}" for parent, name in rows]
+        sealed, total = self._db.execute(
+            "SELECT (SELECT sum(seal) FROM node), (SELECT seal FROM total)"
+        ).fetchone()
+        if not found and sealed != total:
+            found.append("a node is gone, or of an older state")
+        return found
+
+    def believe(self) -> None:
+        """What the file says is taken for what was stored, from now on."""
+        sums = "UPDATE total SET seal = (SELECT sum(seal) FROM node)"
+        self._in_transaction(("REINDEX", _SEAL, sums))
+
+    def end_former_session(self) -> None:
+        """The ephemeral nodes of one that ended in a crash."""
+        if self._has_ephemerals():
             self._in_transaction(("DELETE FROM node WHERE ephemeral = 1",))
 
     def _pragma(self, name: str) -> int:
@@ -146,7 +212,9 @@ class SqliteTree:
     def put(self, path: str, value: bytes, version: int) -> int:
         found = self._versioned_row(path, version)
         self._db.execute(
-            "UPDATE node SET value = ?, version = ? WHERE parent = ? AND name = ?",
+            "UPDATE node SET value = ?1, version = ?2, "
+            "seal = seal_of(parent, name, ?1, ?2, next_child, ephemeral) "
+            "WHERE parent = ?3 AND name = ?4",
             (value, found + 1, *split(path)),
         )
         self._changed[path] = None
@@ -211,11 +279,14 @@ class SqliteTree:
     def _insert(self, path: str, value: bytes, ephemeral: bool) -> None:
         parent, name = split(path)
         self._db.execute(
-            "INSERT INTO node (parent, name, value, ephemeral) VALUES (?, ?, ?, ?)",
+            "INSERT INTO node (parent, name, value, ephemeral, seal) "
+            "VALUES (?1, ?2, ?3, ?4, seal_of(?1, ?2, ?3, 0, 0, ?4))",
             (parent, name, value, int(ephemeral)),
         )
         self._db.execute(
-            "UPDATE node SET next_child = next_child + 1 WHERE parent = ? AND name = ?",
+            "UPDATE node SET next_child = next_child + 1, "
+            "seal = seal_of(parent, name, value, version, next_child + 1, ephemeral) "
+            "WHERE parent = ? AND name = ?",
             split(parent),
         )
         self._changed[path] = None
