@@ -260,16 +260,23 @@ def decode_ack(view: memoryview, start: int, end: int) -> AckCommand:
 
 
 def _long_ack_body(view: memoryview, start: int, end: int) -> bytes | None:
-    """As ``_simple_body``, for lists of ids: a body whose size takes two bytes."""
-    if end - start < 9:
+    """As ``_simple_body``, for lists of ids: a body whose size takes two bytes, up to four."""
+    if end - start < 12:
         return None
     size, found, found_tag, low = _HEAD(view, start)
-    high = view[start + 8]
-    length = low & 127 | high << 7
-    if found != 0x080A or found_tag != 0x52 or low < 128 or high > 127 or size != length + 5:
+    if found != 0x080A or found_tag != 0x52 or low < 128:
         return None
-    stop = start + 4 + size
-    return bytes(view[start + 9 : stop]) if stop <= end else None
+    length, at = low & 127, start + 8
+    for shift in (7, 14, 21):
+        byte = view[at]
+        at += 1
+        length |= (byte & 127) << shift
+        if byte < 128:
+            break
+    else:
+        return None
+    stop = at + length
+    return bytes(view[at:stop]) if stop == start + 4 + size and stop <= end else None
 
 
 def _simple_ack_ids(body: bytes, at: int) -> tuple[AckId, ...] | None:
@@ -325,17 +332,32 @@ def _any_ack_id(body: bytes, first: int, stop: int) -> AckId | None:
 
 
 def _decode_any_ack(view: memoryview, start: int, end: int) -> AckCommand:
+    ack = _parse_ack(view, start, end)
+    return _ack_head(ack)._replace(ids=tuple(ack_id(item) for item in ack.message_id))
+
+
+def decode_long_ack(view: memoryview, start: int, end: int, ids_max: int) -> tuple[AckCommand, int]:
+    """As ``decode_ack``, and how many ids there are: more than ``ids_max`` are not read."""
+    ack = _parse_ack(view, start, end)
+    count = len(ack.message_id)
+    return decode_ack(view, start, end) if count <= ids_max else _ack_head(ack), count
+
+
+def _parse_ack(view: memoryview, start: int, end: int) -> CommandAck:
     command = parse_command(view, start, end)
     if command.type != BaseCommand.ACK:
         raise ProtocolError(f"{COMMAND_NAMES[command.type]} where an ACK was expected")
-    ack = command.ack
+    return command.ack
+
+
+def _ack_head(ack: CommandAck) -> AckCommand:
     txn = None
     if ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
         txn = TxnId(ack.txnid_most_bits, ack.txnid_least_bits)
     return AckCommand(
         ack.consumer_id,
         ack.ack_type == CommandAck.Cumulative,
-        tuple(ack_id(item) for item in ack.message_id),
+        (),
         ack.request_id if ack.HasField("request_id") else None,
         txn,
     )

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.model.errors import BookieUnavailableError, LogClosedError, NotAllowedError
 from magnetar.model.ids import Position
+from magnetar.protocols.pulsar.bounds import PROPERTIES_MAX
 from magnetar.topics import feed as feed_module
 from magnetar.topics import subscription as subscription_module
 from magnetar.wire.pulsar.codes import ServerError
@@ -248,6 +249,51 @@ def test_a_refused_acknowledgement_is_told() -> None:
         [answer] = await peer.heard()
         assert answer.ackResponse.error == ServerError.NOT_ALLOWED
         assert world.log()._cursors.opened["s"].mark_delete == (1, -1)
+
+    run(scenario)
+
+
+def test_an_acknowledgement_of_too_many_is_refused() -> None:
+    """They are taken in one turn of the loop, in which nobody else is served."""
+
+    async def scenario(world: World) -> None:
+        [peer] = await consumers(world, 1)
+        await producer(world, 2)
+        await peer.heard()
+        peer.acknowledge(*range(120_000), request_id=4)
+        [answer] = await peer.heard()
+        assert answer.ackResponse.error == ServerError.NOT_ALLOWED
+        assert "acknowledge in several" in answer.ackResponse.message
+        peer.acknowledge(*range(60_000), request_id=5)
+        [answer] = await peer.heard()
+        assert not answer.ackResponse.HasField("error")
+        assert world.log()._cursors.opened["s"].mark_delete == (1, 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["many names", "one name"])
+def test_properties_are_counted(same: bool) -> None:
+    """Hundreds of thousands in a frame held everybody up for two seconds."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.heard()
+        for count, taken in ((PROPERTIES_MAX, True), (PROPERTIES_MAX + 1, False)):
+            made = peer.produce_command()
+            for number in range(count):
+                made.producer.metadata.add(key="k" if same else f"{number:x}", value="")
+            asked = peer.subscribe_command()
+            asked.subscribe.metadata.extend(made.producer.metadata)
+            for command in (made, asked):
+                answer = await peer.ask(command)
+                assert (answer.type != BaseCommand.ERROR) == taken
+                if not taken:
+                    assert answer.error.error == ServerError.NOT_ALLOWED
+                    assert f"{count} properties" in answer.error.message
+            peer.lose()
+            peer = world.peer()
+            await peer.heard()
 
     run(scenario)
 

@@ -30,7 +30,13 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
-from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
+from magnetar.protocols.pulsar.bounds import (
+    ACK_BYTES_LONG,
+    ACK_IDS_MAX,
+    check_ack,
+    check_subscribe,
+    consumer_properties,
+)
 from magnetar.protocols.pulsar.clients import returns_skipped
 from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
@@ -65,7 +71,7 @@ from magnetar.topics.subscription import Kind, Subscription
 from magnetar.wire.crossing.batch_index import last_index
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
-from magnetar.wire.pulsar.hot import decode_ack, decode_flow, signed64
+from magnetar.wire.pulsar.hot import decode_ack, decode_flow, decode_long_ack, signed64
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandRedeliverUnacknowledgedMessages,
@@ -296,9 +302,14 @@ def flow(session: Session, view: memoryview, start: int, end: int) -> None:
 
 
 def acknowledge(session: Session, view: memoryview, start: int, end: int) -> None:
-    ack = decode_ack(view, start, end)
+    count = 0  # that is not too many
+    if end - start > ACK_BYTES_LONG:
+        ack, count = decode_long_ack(view, start, end, ACK_IDS_MAX)
+    else:
+        ack = decode_ack(view, start, end)
     try:
         _, subscription, consumer = _find(session, ack.consumer_id)
+        check_ack(count)
         if ack.txn is not None:
             raise NotAllowedError(
                 f"subscription {subscription.name}: transactions are not served; acknowledge "
@@ -326,7 +337,8 @@ def redeliver(session: Session, view: memoryview, start: int, end: int) -> None:
     leaving = session.leaving.get(request.consumer_id)
     if found is not None:
         _note_epoch(found, request)
-        positions = [position_of(data) for data in request.message_ids]
+        # Ids that are none (-1) are of nothing that is out, as numbers without a sign, too.
+        positions = [Position(each.ledgerId, each.entryId) for each in request.message_ids]
         found.subscription.redeliver(found.consumer, positions)
     elif leaving is not None and request.HasField("consumer_epoch"):
         leaving.request.consumer_epoch = request.consumer_epoch  # it may be served here yet
