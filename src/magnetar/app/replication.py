@@ -98,7 +98,8 @@ class Replication:
         """Raises ``ReplicationFactorError``."""
         zones = {number: each.zone for number, each in brokers.items()}
         turn = zlib.crc32(f"{partition[0]}-{partition[1]}".encode())
-        return beside(leader, zones, self._away(brokers), replication_factor, turn)
+        away = self._away(brokers) if len(brokers) < replication_factor else []
+        return beside(leader, zones, away, replication_factor, turn)
 
     def _away(self, brokers: Container[int]) -> list[int]:
         return [each for each in self.node.image.assigned() if each not in brokers]

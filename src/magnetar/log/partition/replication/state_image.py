@@ -48,6 +48,8 @@ class StateImage:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.states: dict[Partition, VersionedState] = {}
+        self._assigned: frozenset[int] | None = None
+        """Of ``states``; None: not known since they changed."""
         self.store = StateStore(metadata)
         self.whole = asyncio.Event()
         """Set when everything there was has been read once."""
@@ -78,8 +80,12 @@ class StateImage:
         return {each[1]: state for each, state in self.states.items() if each[0] == topic}
 
     def assigned(self) -> AbstractSet[int]:
-        """The brokers that have replicas, whether they live or not."""
-        return {each for found in self.states.values() for each in found.state.replicas}
+        """The brokers that have replicas, whether they live or not. Kept: it is asked for with each
+        partition that is shown to a client while a broker is away, and looks at all of them."""
+        if self._assigned is None:
+            states = self.states.values()
+            self._assigned = frozenset(each for found in states for each in found.state.replicas)
+        return self._assigned
 
     def stored(self, partition: Partition, state: VersionedState) -> None:
         """This process has just written or read it: others are told before a watch comes."""
@@ -236,6 +242,7 @@ class StateImage:
             self._made_again(partition, state)
         else:
             self.states[partition] = state
+        self._assigned = None
         self._tell(partition, state)
 
     def _made_again(self, partition: Partition, state: VersionedState) -> None:

@@ -69,6 +69,20 @@ def test_what_is_made_changed_and_deleted_is_told(tmp_path: Path) -> None:
     tell(tmp_path, story)
 
 
+def test_brokers_that_have_replicas_are_known_as_states_change(tmp_path: Path) -> None:
+    async def story(store: StateStore, image: StateImage, heard: Heard) -> None:
+        assert image.assigned() == frozenset()
+        image.stored(("t", 0), VersionedState(PartitionState((1, 2), 1, ()), 0))
+        image.stored(("u", 0), VersionedState(PartitionState((2, 3), 1, ()), 0))
+        assert image.assigned() == image.assigned() == {1, 2, 3}
+        image.stored(("t", 0), VersionedState(PartitionState((1, 4), 1, ()), 1))
+        assert image.assigned() == {1, 2, 3, 4}
+        image.deleted(("u", 0))
+        assert image.assigned() == {1, 4}
+
+    tell(tmp_path, story)
+
+
 def test_what_is_older_than_what_is_known_changes_nothing(tmp_path: Path) -> None:
     async def story(store: StateStore, image: StateImage, heard: Heard) -> None:
         first = await store.create("t", 0, NEW)
