@@ -22,7 +22,6 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
@@ -56,7 +55,7 @@ _SEQUENTIAL = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 
 
 class _Node:
-    __slots__ = ("children", "next_child", "session", "value", "version")
+    __slots__ = ("children", "next_child", "session", "stamp", "value", "version")
 
     def __init__(self, value: bytes, session: int | None) -> None:
         self.value = value
@@ -64,6 +63,8 @@ class _Node:
         self.session = session
         self.next_child = 0
         self.children: dict[str, None] = {}
+        self.stamp = 0
+        """Of the list of children: another one after each change of it."""
 
 
 class SavedNode(NamedTuple):
@@ -79,6 +80,7 @@ class _Lagging(NamedTuple):
     """What a server that lags gives to read: each node's value and children as they were."""
 
     nodes: dict[str, tuple[Versioned, list[str]]]
+    stamps: dict[str, int]
     told: dict[SimMetadataStore, dict[str, None]]
     """Changes that the clients will hear of when their server catches up."""
 
@@ -108,6 +110,7 @@ class MetadataServer:
         self._nodes: dict[str, _Node] = {"/": _Node(b"", None)}
         self._sessions: dict[int, _Session] = {}
         self._session_ids = 0
+        self._stamps = 0
         self._sweep()
 
     # -- sessions -----------------------------------------------------------------------------
@@ -190,7 +193,8 @@ class MetadataServer:
             path: (Versioned(node.value, node.version), sorted(node.children))
             for path, node in self._nodes.items()
         }
-        self._lagging[host] = _Lagging(nodes, {})
+        stamps = {path: node.stamp for path, node in self._nodes.items()}
+        self._lagging[host] = _Lagging(nodes, stamps, {})
 
     def catch_up(self, host: str) -> None:
         """Its server is up to date; its clients hear of what they missed."""
@@ -216,6 +220,12 @@ class MetadataServer:
         if found is None:
             raise NoNodeError(f"{path} does not exist")
         return found
+
+    def children_stamp(self, host: str, path: str) -> int:
+        """Likewise."""
+        self.read(host, path)
+        lagging = self._lagging.get(host)
+        return self._nodes[path].stamp if lagging is None else lagging.stamps[path]
 
     # -- the tree -----------------------------------------------------------------------------
 
@@ -262,7 +272,13 @@ class MetadataServer:
         self._nodes[path] = _Node(value, session_id)
         self._nodes[parent].children[name] = None
         self._nodes[parent].next_child += 1
+        self._list_changed(path)
+        self._list_changed(parent)
         self._changed(path, None, value, parent)
+
+    def _list_changed(self, path: str) -> None:
+        self._stamps += 1
+        self._nodes[path].stamp = self._stamps
 
     def put(self, path: str, value: bytes, version: int) -> int:
         node = self._versioned(path, version)
@@ -284,6 +300,7 @@ class MetadataServer:
         parent, name = split(path)
         node = self._nodes.pop(path)
         del self._nodes[parent].children[name]
+        self._list_changed(parent)
         self._changed(path, node.value, None, parent)
 
     def _node(self, path: str) -> _Node:
@@ -398,8 +415,8 @@ class SimMetadataStore:
 
     async def children_stamp(self, path: str) -> int:
         check_path(path)
-        found = await self._ask(lambda: self._read(path), f"stamp of {path}")
-        return int.from_bytes(sha256("\n".join(found[1]).encode()).digest()[:8])
+        host = self.process.name
+        return await self._ask(lambda: self._server.children_stamp(host, path), f"stamp of {path}")
 
     async def sync(self) -> None:
         await self._ask(self._up_to_date, "sync")
