@@ -747,12 +747,16 @@ class MemoryLogStore:
         *,
         create: bool = True,
         guard: Callable[[], Awaitable[None]] | None = None,
+        permit: Callable[[], Awaitable[None]] | None = None,
     ) -> MemoryLog:
         await asyncio.sleep(0)
         if guard is not None:
             await guard()
-        if not create and name not in self.logs:
-            raise NoSuchLogError(f"there is no log {name}")
+        if name not in self.logs:
+            if not create:
+                raise NoSuchLogError(f"there is no log {name}")
+            if permit is not None:
+                await permit()
         self.opens += 1
         old = self.logs.get(name)
         log = MemoryLog(name, self._size)

@@ -804,11 +804,13 @@ class LogStore(Protocol):
         *,
         create: bool = True,
         guard: Callable[[], Awaitable[None]] | None = None,
+        permit: Callable[[], Awaitable[None]] | None = None,
     ) -> WritableLog:
         """Open for appending, under the process's policy if none is given, and take over from any
         other writer (fences and recovers its last ledger). A log that does not exist is created,
         or, without ``create``, ``NoSuchLogError`` is raised. ``guard``: awaited before anything is
-        changed or fenced; what it raises is raised. One caller at a time per name."""
+        changed or fenced; ``permit``: before the log is created, if it is not there; what they
+        raise is raised. One caller at a time per name."""
         ...
 
     async def follow(self, name: str) -> FollowedReadableLog:

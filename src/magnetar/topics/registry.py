@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
+from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -43,6 +44,7 @@ from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policies_in_force import PoliciesInForce
+from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.resend import KeptFrames
 from magnetar.topics.subscription import limits_of
 from magnetar.topics.topic import Topic
@@ -60,6 +62,14 @@ TELLS_PER_TURN: Final = 200
 """Clients that are told, in one turn of the loop, that their topics have moved."""
 LOADS_AT_ONCE: Final = 100
 """Topics that are loaded at a time; others wait for their turn (``load_queue``)."""
+
+
+class _Make(Enum):
+    """Whether a topic is made whose log does not exist."""
+
+    NEVER = "never"
+    IF_MAY_BE = "if that is found to be allowed"  # for everybody who creates topics by using them
+    IF_MISSING = "if it is missing"
 
 
 class Topics:
@@ -132,13 +142,15 @@ class Topics:
         self._check_load(name)
         await self._control.ownership.claim(name)
         await self._control.namespaces.check(name)
+        # That its log exists says all that is to be known of a topic. So one that comes from
+        # another broker, with hundreds of others, costs no question about partitions.
+        if create and self._config.auto_create_topics:
+            return await self._load(name, _Make.IF_MAY_BE, asker)
         try:
-            # That its log exists says all that is to be known of a topic. So one that comes from
-            # another broker, with hundreds of others, costs no question about partitions.
-            return await self._load(name, False, asker)
+            return await self._load(name, _Make.NEVER, asker)
         except NoSuchLogError:
             await self._check_may_make(name, create)
-            return await self._load(name, True, asker)
+            return await self._load(name, _Make.IF_MISSING, asker)
 
     async def check_space(self, topic: Topic) -> None:
         """Raises ``StorageFullError`` if the topic could not store a message for want of space: so
@@ -211,7 +223,7 @@ class Topics:
                 "more (`POST .../partitions`), or choose another name"
             )
         self._check_load(name)
-        await self._load(name, True, None)
+        await self._load(name, _Make.IF_MISSING, None)
         return True
 
     def _check_load(self, name: TopicName) -> None:
@@ -240,8 +252,8 @@ class Topics:
                 f"topic {name} does not exist, and is not created on this request"
             )
 
-    async def _load(self, name: TopicName, make: bool, asker: Hashable) -> Topic:
-        """``make``: also if there is no log; else that is a ``NoSuchLogError``."""
+    async def _load(self, name: TopicName, make: _Make, asker: Hashable) -> Topic:
+        """Where none is made, that there is no log is a ``NoSuchLogError``."""
         while True:
             topic = self._open.get(name)
             if topic is not None:
@@ -252,11 +264,11 @@ class Topics:
             try:
                 return await shared_result(loading)
             except NoSuchLogError:
-                if not make:
+                if make is _Make.NEVER:
                     raise
                 await asyncio.sleep(0)  # others have looked for it only; they are done now
 
-    def _begin_loading(self, name: TopicName, make: bool, asker: Hashable) -> asyncio.Task[Topic]:
+    def _begin_loading(self, name: TopicName, make: _Make, asker: Hashable) -> asyncio.Task[Topic]:
         self._check_load(name)
         opening = self._open_log(name, make, asker)
         loading = self._scope.spawn(opening, f"load {name}", awaited(by="_load"))
@@ -264,7 +276,7 @@ class Topics:
         loading.add_done_callback(lambda _: self._loading.pop(name, None))
         return loading
 
-    async def _open_log(self, name: TopicName, make: bool, asker: Hashable) -> Topic:
+    async def _open_log(self, name: TopicName, make: _Make, asker: Hashable) -> Topic:
         async with self._turns.turn(name.partitioned if asker is None else asker):
             if self._closed:
                 raise ServiceNotReadyError(f"topic {name} cannot be opened now; look it up again")
@@ -286,7 +298,7 @@ class Topics:
                     "idle; try again later, or raise the setting"
                 )
 
-    async def _open_log_now(self, name: TopicName, make: bool) -> Topic:
+    async def _open_log_now(self, name: TopicName, make: _Make) -> Topic:
         begun_s = asyncio.get_running_loop().time()
         closing = self._closing.get(name)
         if closing is not None:
@@ -294,11 +306,23 @@ class Topics:
         changes = self.policies.changes
         policy = await self.policies.of(name)
         ownership = self._control.ownership
-        # Before the log is taken from whoever has it.
-        guard = partial(ownership.verify, name)
-        source = await self._store.open(name.log_name, policy.log, create=make, guard=guard)
+        made = False
+
+        async def permit() -> None:
+            nonlocal made
+            if make is _Make.IF_MAY_BE:
+                await self._check_may_make(name, create=True)
+            made = True
+
+        source = await self._store.open(
+            name.log_name,
+            policy.log,
+            create=make is not _Make.NEVER,
+            guard=partial(ownership.verify, name),
+            permit=permit,
+        )
         try:
-            if make:
+            if made:
                 # After it is made: who deletes the namespace finds it, or is seen here.
                 await self._control.namespaces.confirm(name.namespace)
             # From here until it is among the open ones there is no wait, so a release of it finds
@@ -306,16 +330,23 @@ class Topics:
             ownership.check(name)
         except MagnetarError as error:
             await _close_log(name, source)  # one that stays open cannot be opened again
-            if make and isinstance(error, TopicNotFoundError):
+            if made and isinstance(error, TopicNotFoundError):
                 await self._store.delete(name.log_name)
                 await self.forget_namespace(name.namespace)
             raise
-        config = self._config
+        topic = self._open[name] = self._topic(name, source, policy)
+        self.policies.opened(name, changes)
+        self._unloading.touch(topic)
+        took_ms = round((asyncio.get_running_loop().time() - begun_s) * 1000)
+        log.debug("topic is open", topic=str(name), took_ms=took_ms)
+        return topic
+
+    def _topic(self, name: TopicName, source: WritableLog, policy: TopicPolicy) -> Topic:
         topic = Topic(
             name,
             source,
             self._limits,
-            config.producers_per_topic_max,
+            self._config.producers_per_topic_max,
             self._scope,
             self._traffic,
             self._format,
@@ -327,11 +358,6 @@ class Topics:
             self._unloading.touch,
         )
         topic.loaded_at_ms = self._now_ms()
-        self._open[name] = topic
-        self.policies.opened(name, changes)
-        self._unloading.touch(topic)
-        took_ms = round((asyncio.get_running_loop().time() - begun_s) * 1000)
-        log.debug("topic is open", topic=str(name), took_ms=took_ms)
         return topic
 
     def _retire(self, topic: Topic) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from magnetar.log.managed import cursor, cursor_store, cursors
+from magnetar.log.managed import cursor, cursor_search, cursor_store
 from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.store import ManagedLogStore
@@ -55,11 +55,11 @@ def _owner_before_not_fenced() -> AbstractContextManager[None]:
     """A new owner reads how far the log goes and leaves the ledger to its writer."""
     original = ManagedLogStore._take_over
 
-    async def take_over(self: Any, name: str, node: Any) -> Any:
+    async def take_over(self: Any, name: str, node: Any, ready: Any) -> Any:
         ledgers = self._ledgers
         self._ledgers = _OpensWithoutFencing(ledgers)
         try:
-            return await original(self, name, node)
+            return await original(self, name, node, ready)
         finally:
             self._ledgers = ledgers
 
@@ -77,12 +77,12 @@ def _node_before_the_snapshot() -> AbstractContextManager[None]:
 
 def _cursor_rolled_back() -> AbstractContextManager[None]:
     """A cursor is opened as its node says, without what its ledger has since."""
-    original = cursor.stored_state
+    original = cursor.stored_images
 
-    async def stored_state(name: str, chain: Any, record: Any, ledgers: Any) -> Any:
-        return await original(name, chain, replace(record, ledger_id=None), ledgers)
+    async def images(name: str, record: Any, ledgers: Any) -> Any:
+        return await original(name, replace(record, ledger_id=None), ledgers)
 
-    return replaced((cursors, "stored_state", stored_state), (cursor, "stored_state", stored_state))
+    return replaced((cursor_search, "stored_images", images), (cursor, "stored_images", images))
 
 
 LOGS = (

@@ -59,6 +59,8 @@ class World:
     def __init__(self) -> None:
         self.nodes: dict[str, Versioned] = {}
         self.ledgers: dict[int, StoredLedger] = {}
+        self.list_changes: dict[str, int] = {}
+        """Path -> how often the list of its children has changed."""
         self.now_ms = 1_000_000
         self.watches = PathWatches()
         self._waiting: list[asyncio.Future[None]] = []
@@ -78,6 +80,11 @@ class World:
         if path is not None:
             paths = (path, path.rpartition("/")[0])
             self.watches.notify(asyncio.get_running_loop(), paths)
+
+    def list_changed(self, path: str) -> None:
+        """The node ``path`` was made, or deleted."""
+        parent = path.rpartition("/")[0]
+        self.list_changes[parent] = self.list_changes.get(parent, 0) + 1
 
     def alive(self) -> set[int]:
         return {i for i, ledger in self.ledgers.items() if not ledger.deleted}
@@ -159,6 +166,7 @@ class MemoryMetadata:
             for i in range(2, len(parts)):
                 self._nodes.setdefault("/".join(parts[:i]), Versioned(b"", 0))
             self._nodes[path] = Versioned(value, 0)
+            self._process.world.list_changed(path)
 
         self._process.change(apply, path)
         return path
@@ -198,6 +206,7 @@ class MemoryMetadata:
 
         def apply() -> None:
             del self._nodes[path]
+            self._process.world.list_changed(path)
 
         self._process.change(apply, path)
 
@@ -206,7 +215,8 @@ class MemoryMetadata:
         self._process.require_alive()
 
     async def children_stamp(self, path: str) -> int:
-        return hash(tuple(await self.children(path)))
+        await self.children(path)
+        return self._process.world.list_changes.get(path, 0)
 
     async def children(self, path: str) -> list[str]:
         await asyncio.sleep(0)

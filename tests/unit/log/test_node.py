@@ -105,6 +105,24 @@ def test_of_two_that_take_a_record_over_at_once_one_loses() -> None:
     asyncio.run(scenario())
 
 
+def test_who_makes_a_record_as_its_own_loses_it_to_who_takes_it_over() -> None:
+    async def scenario() -> None:
+        world = World()
+
+        async def make() -> RecordNode[int]:
+            store = Process(world).metadata
+            return await RecordNode.create(store, PATH, lambda n: b"%d" % n, int, 1, taken=True)
+
+        first, second = await make(), await make()
+        assert first.owned
+        assert not second.owned
+        await second.update(lambda n: n + 1)
+        with pytest.raises(LogFencedError):
+            await first.update(lambda n: n)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("lost", ["", "request", "answer"])
 def test_who_asks_whether_the_record_is_still_its_own_hears_of_every_other_write(lost: str) -> None:
     async def scenario() -> None:

@@ -81,7 +81,13 @@ class PartitionLogStore:
     # -- opening ------------------------------------------------------------------------------
 
     async def open(
-        self, name: str, policy: LogPolicy, *, create: bool, guard: Guard | None
+        self,
+        name: str,
+        policy: LogPolicy,
+        *,
+        create: bool,
+        guard: Guard | None,
+        permit: Guard | None = None,
     ) -> PartitionLog:
         """See the seam. Raises ``OtherEngineError``: the log is on another engine, or is to be
         made there."""
@@ -91,7 +97,7 @@ class PartitionLogStore:
             raise LogError(f"log {name} is open here already")
         for attempt in range(1, OPEN_ATTEMPTS + 1):
             try:
-                opened = await self._open_once(name, policy, create, guard)
+                opened = await self._open_once(name, policy, create, guard, permit)
             except LogFencedError:
                 if attempt == OPEN_ATTEMPTS:
                     raise
@@ -102,7 +108,12 @@ class PartitionLogStore:
         raise AssertionError("the last attempt returns or raises")
 
     async def _open_once(
-        self, name: str, policy: LogPolicy, create: bool, guard: Guard | None
+        self,
+        name: str,
+        policy: LogPolicy,
+        create: bool,
+        guard: Guard | None,
+        permit: Guard | None,
     ) -> PartitionLog:
         if guard is not None:
             await guard()
@@ -117,6 +128,8 @@ class PartitionLogStore:
                 raise NoSuchLogError(f"there is no log {name}")
             if policy.engine is not Engine.PARTITION:
                 raise OtherEngineError(f"log {name} is to be made on {policy.engine.value}")
+            if permit is not None:
+                await permit()
             node = await self._make(name)
         return await self._take_over(name, node, policy)
 

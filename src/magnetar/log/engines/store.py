@@ -10,6 +10,7 @@ Why: docs/adr/0111-partitions-behind-the-seam.md.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
+from functools import partial
 
 from magnetar.log.engines.partition_store import PartitionLogStore
 from magnetar.log.managed.store import ManagedLogStore
@@ -41,21 +42,25 @@ class LogStores:
         *,
         create: bool = True,
         guard: Callable[[], Awaitable[None]] | None = None,
+        permit: Callable[[], Awaitable[None]] | None = None,
     ) -> WritableLog:
         """See the seam."""
         wanted = policy or self.policy
+        on_ledgers = partial(
+            self._ledgers.open, name, policy, create=create, guard=guard, permit=permit
+        )
         if not create or wanted.engine is Engine.LEDGER:
             try:
-                return await self._ledgers.open(name, policy, create=create, guard=guard)
+                return await on_ledgers()
             except OtherEngineError:
                 pass
         partitions = self._partitions
         if partitions is None:
             raise NotAllowedError(f"log {name} is on partitions, and {NO_PARTITIONS}")
         try:
-            return await partitions.open(name, wanted, create=create, guard=guard)
+            return await partitions.open(name, wanted, create=create, guard=guard, permit=permit)
         except OtherEngineError:  # one that was there before the policy, or was deleted just now
-            return await self._ledgers.open(name, policy, create=create, guard=guard)
+            return await on_ledgers()
 
     async def follow(self, name: str) -> FollowedReadableLog:
         """See the seam. Raises ``NotAllowedError`` for a log on partitions."""

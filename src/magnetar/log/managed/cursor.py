@@ -6,7 +6,7 @@ reader's (``NullAckStore``), or by another process.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.log.ack_store import AckStore
@@ -76,17 +76,28 @@ class ManagedLending:
 async def stored_state(
     name: str, chain: LedgerChain, record: CursorRecord, ledgers: Ledgers
 ) -> AckState:
-    """The acknowledgements that were stored. Fences the cursor's ledger, so that a former owner
-    stores nothing more, then reads it. Raises ``LogError`` when the ledger is not what a cursor
-    wrote."""
-    state = AckState(chain, record.mark_delete, record.reset_epoch)
-    if record.ledger_id is not None:
-        reader = await ledgers.open(record.ledger_id)
-        images = await _read_images(name, record.ledger_id, reader)
-        # Not at the node's mark-delete: a reset since then may have moved it back.
-        state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
-        for image in images:
-            state.merge(image)
+    """The acknowledgements that were stored. Raises as ``stored_images``."""
+    return state_of(chain, record, await stored_images(name, record, ledgers))
+
+
+async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Sequence[AckImage]:
+    """What is stored of the acknowledgements beside the node; none: the node says it all. Fences
+    the cursor's ledger, so that a former owner stores nothing more, then reads it. Raises
+    ``LogError`` when the ledger is not what a cursor wrote."""
+    if record.ledger_id is None:
+        return ()
+    reader = await ledgers.open(record.ledger_id)
+    return await _read_images(name, record.ledger_id, reader)
+
+
+def state_of(chain: LedgerChain, record: CursorRecord, images: Sequence[AckImage]) -> AckState:
+    """What ``record`` and ``images`` say, of a log whose last ledger is known by now."""
+    if not images:
+        return AckState(chain, record.mark_delete, record.reset_epoch)
+    # Not at the node's mark-delete: a reset since then may have moved it back.
+    state = AckState(chain, images[0].mark_delete, images[0].reset_epoch)
+    for image in images:
+        state.merge(image)
     return state
 
 
@@ -107,7 +118,8 @@ async def recover_state(
     # nothing is kept: written, that would forget acknowledgements. One who takes the log over from
     # here on reads the same node, and one of the two writes it first.
     await confirm_owned()
-    await take_node(node, state)
+    if not node.owned:  # else it was made as it would be written now
+        await take_node(node, state)
     return state
 
 

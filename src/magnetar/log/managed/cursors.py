@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import structlog
 
@@ -33,8 +33,16 @@ from magnetar.log.managed.cursor import (
     ManagedCursor,
     ManagedLending,
     recover_state,
+    state_of,
     stored_state,
     take_node,
+)
+from magnetar.log.managed.cursor_search import (
+    NONE_FOUND,
+    FoundCursor,
+    find_cursors,
+    make_cursor_node,
+    side_by_side,
 )
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore, finish_deletion
 from magnetar.log.managed.ledgers import Ledgers
@@ -57,11 +65,6 @@ from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-AT_ONCE: Final = 32
-"""Cursors of one log that are recovered side by side."""
 HANDED_MAX: Final = 100
 HANDED_BYTES_MAX: Final = 64 << 10
 """Cursors that are handed over, and their bytes: each write of the log's record carries them once,
@@ -92,19 +95,6 @@ class CursorContext:
     """How many delete what former owners have left, at a time."""
 
 
-async def cursor_node(
-    metadata: MetadataStore, log_name: str, name: str, initial: CursorRecord | None = None
-) -> RecordNode[CursorRecord]:
-    """The node of a cursor; made with ``initial``, or else ``NoNodeError``, if there is none."""
-    return await RecordNode.load_or_create(
-        metadata,
-        cursor_path(log_name, name),
-        encode_cursor,
-        lambda value: decode_cursor(f"{log_name}/{name}", value),
-        initial,
-    )
-
-
 def handed_node(
     metadata: MetadataStore, log_name: str, handed: HandedCursor, session_id: int | None
 ) -> RecordNode[CursorRecord]:
@@ -118,20 +108,6 @@ def handed_node(
         handed.stored,
         session_id,
     )
-
-
-async def side_by_side(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """``work`` of each, ``AT_ONCE`` at a time. Raises the first error, when nothing is under way
-    any more: whoever tries again must not meet what was left of the last time."""
-    found: list[R] = []
-    for start in range(0, len(items), AT_ONCE):
-        some = items[start : start + AT_ONCE]
-        outcomes = await asyncio.gather(*map(work, some), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            found.append(outcome)
-    return found
 
 
 def readers_cursor(chain: Chain, name: str, start: Position) -> Cursor:
@@ -226,7 +202,7 @@ class ManagedCursors:
                         "yet; try again"
                     )
                 record = CursorRecord(
-                    self._kind.mark_before(start), properties=dict(properties or {})
+                    self._kind.mark_before(start), properties=dict(properties or {}), epoch=1
                 )
                 try:
                     cursor = await self._make(name, record)
@@ -238,7 +214,7 @@ class ManagedCursors:
     async def _make(self, name: str, record: CursorRecord) -> StoredCursor:
         context = self._context
         self._half_made[name] = None  # until it is known: it may be there, and nobody has it
-        node = await cursor_node(context.metadata, self._log_name, name, record)
+        node = await make_cursor_node(context.metadata, self._log_name, name, record)
         label = f"{self._log_name}/{name}"
         state = await recover_state(
             label, self._kind.chain, node, context.ledgers, self._events.confirm_owned
@@ -246,21 +222,31 @@ class ManagedCursors:
         del self._half_made[name]
         return self._add(name, node, state)
 
-    async def recover(self, names: Sequence[str]) -> None:
+    async def recover(
+        self, names: Sequence[str], found: Mapping[str, FoundCursor] = NONE_FOUND
+    ) -> None:
         """Load cursors that the metadata store has, and take them over (while opening); those whose
-        deletion has begun are deleted wholly."""
-        nodes = await side_by_side(names, self._node)
-        living = [item for item in zip(names, nodes, strict=True) if not item[1].record.deleted]
-        states = await side_by_side(living, self._read)
-        # Once for all: each was read before (see ``recover_state``).
-        await self._events.confirm_owned()
-        found = list(zip(living, states, strict=True))
-        await side_by_side(found, lambda item: take_node(item[0][1], item[1]))
-        for (name, node), state in found:
-            self._add(name, node, state)
-        for node in nodes:
-            if node.record.deleted:
-                await finish_deletion(self._context.ledgers, node, node.record)
+        deletion has begun are deleted wholly. ``found``: what ``CursorSearch`` has of them."""
+        late = [name for name in names if name not in found]
+        read = await find_cursors(
+            self._context.metadata, self._context.ledgers, self._log_name, late
+        )
+        if late:
+            # Once for all: each was read before (see ``recover_state``). Of those that were read
+            # before the log's record was written, that it could be written has said so.
+            await self._events.confirm_owned()
+        # One that is not there any more is refused when it is taken.
+        everything = {**dict.fromkeys(names), **found, **read}
+        cursors = {name: each for name, each in everything.items() if each is not None}
+        living = [item for item in cursors.items() if not item[1].node.record.deleted]
+        states = [state_of(self._kind.chain, each.node.record, each.images) for _, each in living]
+        taken = list(zip(living, states, strict=True))
+        await side_by_side(taken, lambda item: take_node(item[0][1].node, item[1]))
+        for (name, each), state in taken:
+            self._add(name, each.node, state)
+        for each in cursors.values():
+            if each.node.record.deleted:
+                await finish_deletion(self._context.ledgers, each.node, each.node.record)
 
     async def take_handed(self, handed: Sequence[HandedCursor]) -> None:
         """Load the cursors that the log's last owner has handed over (while opening). Their nodes
@@ -276,9 +262,6 @@ class ManagedCursors:
         states = await side_by_side(nodes, self._read)
         for (name, node), state in zip(nodes, states, strict=True):
             self._add(name, node, state)
-
-    async def _node(self, name: str) -> RecordNode[CursorRecord]:
-        return await cursor_node(self._context.metadata, self._log_name, name)
 
     async def _read(self, item: tuple[str, RecordNode[CursorRecord]]) -> AckState:
         name, node = item

@@ -17,7 +17,7 @@ Invariants beside those of the seam:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,6 +28,7 @@ from magnetar.log.managed.catch_up import CatchUp
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.compaction import CompactionEvents, LogCompaction
+from magnetar.log.managed.cursor_search import FoundCursor
 from magnetar.log.managed.cursors import ChainCursors, CursorContext, CursorEvents, ManagedCursors
 from magnetar.log.managed.front import EpochsOfLedgers, FrontEvents, LedgersFront
 from magnetar.log.managed.header_search import HeaderSearch
@@ -414,9 +415,9 @@ class ManagedLog:
     def closed(self) -> bool:
         return self._closed
 
-    async def recover_cursors(self, names: Sequence[str]) -> None:
+    async def recover_cursors(self, names: Sequence[str], found: Mapping[str, FoundCursor]) -> None:
         """Load the cursors that the metadata store has (while opening)."""
-        await self._cursors.recover(names)
+        await self._cursors.recover(names, found)
         self._cursors.pass_over(self._chain.front.position)
 
     async def take_cursors(self, handed: Sequence[HandedCursor]) -> None:

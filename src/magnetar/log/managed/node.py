@@ -83,15 +83,27 @@ class RecordNode(Generic[R]):
         encode: Callable[[R], bytes],
         decode: Callable[[bytes], R],
         initial: R,
+        taken: bool = False,
     ) -> RecordNode[R]:
-        """Make the node with ``initial``; one that is there after all is read."""
+        """Make the node with ``initial``; one that is there after all is read. ``taken``: it is
+        made as its owner's, with an epoch that nobody who takes it over writes, and need not be
+        taken over by who has made it (``owned``)."""
         session_id = await session_of(store)
         stored = Versioned(encode(initial), 0)
         try:
             await store.create(path, stored.value)
         except NodeExistsError:  # ours, answered late, or another's
             stored = await store.get(path)
-        return cls(store, path, encode, decode(stored.value), stored, session_id)
+            return cls(store, path, encode, decode(stored.value), stored, session_id)
+        node = cls(store, path, encode, decode(stored.value), stored, session_id)
+        # One of a later session was made when ownership had ended: its first write says so.
+        node._owned = taken and await session_of(store) == session_id
+        return node
+
+    @property
+    def owned(self) -> bool:
+        """This process wrote the record: others lose by it."""
+        return self._owned
 
     @property
     def stored(self) -> Versioned | None:

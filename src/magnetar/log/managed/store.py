@@ -1,7 +1,8 @@
 """The logs of a process: opening, following, listing, deleting. Implements ``log.seam.LogStore``.
 
 Opening takes a log over from whoever had it: the last ledger is recovered (fenced, closed), the
-record is written (so that a former owner's next write loses), then the same for every cursor. An
+record is written (so that a former owner's next write loses), then the node of every cursor. The
+cursors' ledgers are recovered beside the log's (``cursor_search``). An
 owner that ends in order hands the cursors over in the record, and then opening is one read and one
 write.
 The ledger to append to is created by the first append, so opening many idle logs is cheap.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -26,8 +27,15 @@ from magnetar.log.managed.appender import AppendBounds
 from magnetar.log.managed.chain import Chain
 from magnetar.log.managed.chain_store import ChainStore
 from magnetar.log.managed.cursor_format import chunk_bytes_within
+from magnetar.log.managed.cursor_search import (
+    NONE_FOUND,
+    CursorSearch,
+    FoundCursor,
+    cursor_node,
+    side_by_side,
+)
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
-from magnetar.log.managed.cursors import CursorContext, cursor_node, side_by_side
+from magnetar.log.managed.cursors import CursorContext
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import Ledgers
@@ -144,6 +152,7 @@ class ManagedLogStore:
         *,
         create: bool = True,
         guard: Guard | None = None,
+        permit: Guard | None = None,
     ) -> ManagedLog:
         """See the seam. Raises ``NoSuchLogError``, ``LogError``, ``LedgerError``,
         ``MetadataError``."""
@@ -153,7 +162,9 @@ class ManagedLogStore:
             raise LogError(f"log {name} is open here already")
         for attempt in range(1, OPEN_ATTEMPTS + 1):
             try:
-                opened = await self._open_once(name, policy, create, guard or _unguarded)
+                opened = await self._open_once(
+                    name, policy, create, guard or _unguarded, permit or _unguarded
+                )
             except LogFencedError:
                 if attempt == OPEN_ATTEMPTS:
                     raise
@@ -164,28 +175,32 @@ class ManagedLogStore:
         raise AssertionError("the last attempt returns or raises")
 
     async def _open_once(
-        self, name: str, policy: LogPolicy | None, create: bool, guard: Guard
+        self, name: str, policy: LogPolicy | None, create: bool, guard: Guard, permit: Guard
     ) -> ManagedLog:
         engine = (policy or self.policy).engine
-        node = await self._look(name, create and engine is Engine.LEDGER, guard)
-        opened_before, handed = node.record.epoch > 0, node.record.handed_over
-        store = await self._take_over(name, node)
+        node = await self._look(name, create and engine is Engine.LEDGER, guard, permit)
+        handed = node.record.handed_over
+        # Without an owner before there are none: only who has the log open makes cursors.
+        stored = node.record.epoch > 0 and not node.owned and handed is None
+        if stored:
+            store, names, found = await self._take_over_with_cursors(name, node)
+        else:
+            store, names, found = await self._take_over(name, node, _unguarded), [], NONE_FOUND
         opened = ManagedLog(name, self._context, store, policy)
         try:
             if handed is not None:
                 await opened.take_cursors(handed)
-            elif opened_before:  # else there are none: only who has the log open makes cursors
-                # After the record is written: a former owner that makes a cursor now finds, before
-                # anybody hears of it, that the log is not its own any more.
-                segments = await self._children(log_path(name))
-                await opened.recover_cursors([decode_name(segment) for segment in segments])
+            elif stored:
+                await opened.recover_cursors(names, found)
         except BaseException:
             await opened.abandon()
             raise
         opened.delete_left_nowait()
         return opened
 
-    async def _look(self, name: str, create: bool, guard: Guard) -> RecordNode[LogRecord]:
+    async def _look(
+        self, name: str, create: bool, guard: Guard, permit: Guard
+    ) -> RecordNode[LogRecord]:
         """The log's record. The guard is asked beside it: what is read changes nothing, and the
         record is written only as it was read here."""
         guarded, found = await asyncio.gather(
@@ -201,6 +216,7 @@ class ManagedLogStore:
             return found
         if not create:
             raise NoSuchLogError(f"there is no log {name}")
+        await permit()
         if found is not None:
             await self._delete(name, found)
         return await RecordNode.create(
@@ -209,6 +225,7 @@ class ManagedLogStore:
             encode_log,
             partial(decode_log, name),
             self._new_record(),
+            taken=True,
         )
 
     async def _log_node_or_none(self, name: str) -> RecordNode[LogRecord] | None:
@@ -217,8 +234,31 @@ class ManagedLogStore:
         except NoNodeError:
             return None
 
-    async def _take_over(self, name: str, node: RecordNode[LogRecord]) -> ChainStore:
-        """Recover the last ledger and write the record."""
+    async def _take_over_with_cursors(
+        self, name: str, node: RecordNode[LogRecord]
+    ) -> tuple[ChainStore, list[str], Mapping[str, FoundCursor]]:
+        """As ``_take_over``; beside it the cursors are looked for."""
+        search = CursorSearch(self._metadata, self._ledgers, name)
+
+        async def take() -> tuple[ChainStore, list[str], bool]:
+            store = await self._take_over(name, node, search.wait_nodes)
+            # After the record is written: a former owner that makes a cursor now finds, before
+            # anybody hears of it, that the log is not its own any more.
+            return store, *await search.names_now()
+
+        taken, found = await asyncio.gather(take(), search.run(), return_exceptions=True)
+        # When nothing is under way any more: who tries again must not meet what was left of it.
+        if isinstance(taken, BaseException):
+            raise taken
+        if isinstance(found, BaseException):
+            raise found
+        store, names, same = taken
+        return store, names, found if same else NONE_FOUND
+
+    async def _take_over(
+        self, name: str, node: RecordNode[LogRecord], ready: Callable[[], Awaitable[None]]
+    ) -> ChainStore:
+        """Recover the last ledger and, when it is ``ready``, write the record."""
         record = node.record
         chain = Chain(record.ledgers, record.trimmed, record.first_offset, record.front)
         store = ChainStore(name, chain, node, self._ledgers)
@@ -230,11 +270,14 @@ class ManagedLogStore:
             extent = await extent_of(reader, info.first_offset, last, where)
             store.close_last(self._context.now_ms(), last + 1, reader.length, extent)
         chain.end_front()
-        await store.take_over()
+        await ready()
+        if not node.owned:  # else it was made as it would be written now
+            await store.take_over()
         return store
 
     def _new_record(self) -> LogRecord:
-        return LogRecord(created_ms=self._context.now_ms())
+        """As its first owner has it: one round trip for who makes it, and not two."""
+        return LogRecord(created_ms=self._context.now_ms(), epoch=1)
 
     async def _log_node(self, name: str) -> RecordNode[LogRecord]:
         return await RecordNode.load_or_create(
