@@ -77,7 +77,8 @@ public final class AdminPeer {
 
     /** What the steps before the last have asked, or what clients ask of any broker. */
     private static final Set<String> SERVED = Set.of(
-        "brokers.getActiveBrokers", "brokers.getOwnedNamespaces", "namespaces.getBundles",
+        "brokers.getActiveBrokers", "brokers.getOwnedNamespaces",
+        "brokers.getRuntimeConfigurations", "namespaces.getBundles",
         "namespaces.getDeduplicationStatus", "namespaces.removeDeduplicationStatus",
         "namespaces.setDeduplicationStatus", "topicPolicies.getDeduplicationStatus",
         "topicPolicies.removeDeduplicationStatus", "topicPolicies.setDeduplicationStatus",
@@ -536,7 +537,7 @@ public final class AdminPeer {
                 "the messages of a batch");
             same(topics.getMessageIdByTimestamp(topic, begun - 1000), first, "by its time");
             MessageIdAdv end = (MessageIdAdv) topics.getLastMessageId(topic);
-            same(end.getEntryId(), last.getEntryId(), "the last id");
+            same(end, last, "the last id");
             same(topics.peekMessages(topic, "s", 9).size(), 3, "all there are");
             refused(NotFoundException.class, "has no entry",
                 () -> topics.getMessagesById(topic, last.getLedgerId(), 1000));
@@ -554,6 +555,7 @@ public final class AdminPeer {
         refused(NotFoundException.class, "it knows no other",
             () -> admin.brokers().getActiveBrokers("another"));
         admin.brokers().getOwnedNamespaces(cluster, brokers.get(0));
+        same(admin.brokers().getRuntimeConfigurations().get("clusterName"), cluster, "its name");
         same(admin.namespaces().getBundles(NAMESPACE).getNumBundles(), 4, "bundles");
         admin.topics().unload(TOPIC);
         admin.namespaces().unload(NAMESPACE);

@@ -29,7 +29,8 @@ const (
 // What the steps before the last have asked, or what clients ask of any broker.
 var served = []string{
 	"Brokers.GetActiveBrokers", "Brokers.GetListActiveBrokers", "Brokers.GetOwnedNamespaces",
-	"Brokers.HealthCheck", "Brokers.HealthCheckWithTopicVersion",
+	"Brokers.GetRuntimeConfigurations", "Brokers.HealthCheck",
+	"Brokers.HealthCheckWithTopicVersion",
 	"Clusters.Create", "Clusters.Get", "Clusters.List",
 	"Namespaces.CreateNamespace", "Namespaces.CreateNamespaceWithPolicies",
 	"Namespaces.CreateNsWithBundlesData", "Namespaces.CreateNsWithNumBundles",
@@ -487,6 +488,9 @@ func (p *peer) brokers() {
 	})
 	_, err = p.admin.Brokers().GetOwnedNamespaces(clusters[0], found[0])
 	must(err)
+	settings, err := p.admin.Brokers().GetRuntimeConfigurations()
+	must(err)
+	check(settings["clusterName"] == clusters[0], "its name: %v", settings)
 }
 
 func (p *peer) everythingElse() {
