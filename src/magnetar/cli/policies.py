@@ -30,6 +30,8 @@ NO_LIMIT: Final = -1
 READ_ONLY: Final = "readOnlyBrokers"
 THRESHOLD: Final = "compactionThreshold"
 DEDUPLICATION: Final = "deduplication"
+NEW_TOPICS: Final = "autoTopicCreation"
+NEW_SUBSCRIPTIONS: Final = "autoSubscriptionCreation"
 OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled"}
 """Parts that have another name in a topic's paths."""
 WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
@@ -43,8 +45,18 @@ PARTS: Final = (
     DEDUPLICATION,
     READ_ONLY,
     "engine",
+    NEW_TOPICS,
+    NEW_SUBSCRIPTIONS,
 )
-TOPIC_PARTS: Final = tuple(part for part in PARTS if part != "subscriptionExpirationTime")
+NAMESPACE_PARTS: Final = ("subscriptionExpirationTime", NEW_TOPICS)
+TOPIC_PARTS: Final = tuple(part for part in PARTS if part not in NAMESPACE_PARTS)
+
+
+_new_subscriptions = click.option(
+    "--new-subscriptions/--no-new-subscriptions",
+    default=None,
+    help="Whether a subscription that is not there is made by its first consumer.",
+)
 
 
 def _options(command: F) -> F:
@@ -130,6 +142,7 @@ def namespaces() -> None:
       magnetar namespaces policies get public/default
       magnetar namespaces policies set public/default --retention-time 7d
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
+      magnetar namespaces policies set public/default --new-topics 8
       magnetar namespaces policies set public/default --read-from 'subscription=report-* to=any'
       magnetar namespaces policies remove public/default retention
       magnetar namespaces split-bundle public/default --bundle 0x40000000_0x80000000
@@ -221,10 +234,17 @@ def get_namespace(namespace: str, url: str, as_json: bool) -> None:
 @namespace_policies.command("set")
 @click.argument("namespace")
 @_options
+@_new_subscriptions
 @click.option(
     "--subscription-expiration",
     metavar="TIME",
     help="Delete a subscription that had no consumer for so long: 30d, never.",
+)
+@click.option(
+    "--new-topics",
+    metavar="HOW",
+    help="What is made when a topic is used that is not there: none, plain (one without "
+    "partitions), or a number of partitions.",
 )
 @url_option
 def set_namespace(namespace: str, url: str, **said: Any) -> None:
@@ -235,6 +255,8 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
     if expiration is not None:
         minutes = _time("--subscription-expiration", expiration, 60_000)
         bodies["subscriptionExpirationTime"] = minutes
+    if said["new_topics"] is not None:
+        bodies[NEW_TOPICS] = _new_topics(said["new_topics"])
 
     def send(part: str) -> None:
         if part == THRESHOLD:
@@ -279,6 +301,7 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
 @topic_policies.command("set")
 @click.argument("topic")
 @_options
+@_new_subscriptions
 @url_option
 def set_topic(topic: str, url: str, **said: Any) -> None:
     """Say something for TOPIC; what is not named stays as it is."""
@@ -360,11 +383,29 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         raise ConfigError("--delay-tick and --delay-max go with --delayed; name it, too")
     if said["deduplication"] is not None:
         found[DEDUPLICATION] = said["deduplication"]
+    if said["new_subscriptions"] is not None:
+        found[NEW_SUBSCRIPTIONS] = {"allowAutoSubscriptionCreation": said["new_subscriptions"]}
     if said["read_from"]:
         found[READ_ONLY] = rules_body(said["read_from"])
     if said["engine"] is not None:
         found["engine"] = said["engine"]
     return found
+
+
+def _new_topics(how: str) -> dict[str, object]:
+    if how == "none":
+        return {"allowAutoTopicCreation": False}
+    if how == "plain":
+        return {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+    if not (how.isascii() and how.isdigit() and int(how)):
+        raise ConfigError(
+            f"--new-topics {how!r} cannot be used; accepted: none, plain, or a number of partitions"
+        )
+    return {
+        "allowAutoTopicCreation": True,
+        "topicType": "partitioned",
+        "defaultNumPartitions": int(how),
+    }
 
 
 def _named(bodies: dict[str, Any]) -> dict[str, Any]:

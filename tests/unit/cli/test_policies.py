@@ -70,6 +70,33 @@ def test_a_namespaces_policies_are_set_shown_and_removed(command: Command) -> No
 
 
 @pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("none", {"allowAutoTopicCreation": False}),
+        ("plain", {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}),
+        (
+            "8",
+            {
+                "allowAutoTopicCreation": True,
+                "topicType": "partitioned",
+                "defaultNumPartitions": 8,
+            },
+        ),
+    ],
+)
+def test_what_first_use_makes(command: Command, how: str, said: dict[str, object]) -> None:
+    options = "--new-topics", how, "--no-new-subscriptions"
+    assert command("namespaces", "policies", "set", DEFAULT, *options)[0] == 0
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert found["autoTopicCreation"] == said
+    assert found["autoSubscriptionCreation"] == {"allowAutoSubscriptionCreation": False}
+    parts = "autoTopicCreation", "autoSubscriptionCreation"
+    assert command("namespaces", "policies", "remove", DEFAULT, *parts)[0] == 0
+    status, _, said_why = command("namespaces", "policies", "set", DEFAULT, "--new-topics", "0")
+    assert (status, "a number of partitions" in said_why) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("options", "minutes", "megabytes"),
     [
         (("--retention-time", "forever"), -1, -1),
