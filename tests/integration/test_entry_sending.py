@@ -6,6 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
+import pytest
+
+from magnetar.model.errors import MagnetarError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.writing.entry_sending import EntrySender
 from magnetar.wire.pulsar.batches import iterate_messages
@@ -58,3 +62,25 @@ def test_every_entry_is_there_in_order_after_kills(tmp_path: Path) -> None:
         client.close()
     first_seen = list(dict.fromkeys(found))
     assert first_seen == list(range(sent))
+
+
+def test_a_terminated_topic_is_said_at_once(tmp_path: Path) -> None:
+    builder = EntryBuilder(Compression.NONE, find_compressor(Compression.NONE))
+    with Standalone(tmp_path / "data") as platform:
+        client = BrokerClient(platform.service_url, 90.0)
+        sender = EntrySender(client, 90.0)
+
+        def send(number: int) -> None:
+            head = Head(sender.name, number, time.time_ns() // 1_000_000)
+            sender.send(TOPIC, [builder.entry(head, Columns([b"%d" % number]))])
+            sender.finish()
+
+        send(0)
+        path = f"{platform.http_url}/admin/v2/persistent/public/default/sent/terminate"
+        assert httpx.post(path, timeout=60).status_code == 200
+        begun_s = time.monotonic()
+        with pytest.raises(MagnetarError, match="terminated"):
+            send(1)
+        assert time.monotonic() - begun_s < 30.0
+        sender.close()
+        client.close()
