@@ -10,6 +10,7 @@ users):
 ``replication-offset-checkpoint``       the same: high watermarks
 ``log-start-offset-checkpoint``         the same
 ``cleaner-offset-checkpoint``           the same: how far a log was compacted
+``aborted-checkpoint``                  ours: lines of ``segment CRC-32C``, of each ``.txnindex``
 ``partition.metadata``                  ``version: 0``, ``topic_id: `` 22 characters of base64
 ======================================  =======================================================
 
@@ -38,6 +39,7 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 COMPACTED_ENDS: Final = "cleaner-offset-checkpoint"
+ABORTED_SUMS: Final = "aborted-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION: Final = "0"
 _FILE_BYTES_MAX: Final = 64 << 20
@@ -102,6 +104,15 @@ def decode_epochs(data: bytes, path: Path) -> list[EpochStart]:
     """Raises ``MetadataFormatError``, which names ``path``."""
     lines = _lines(data, 2, path)
     return [EpochStart(*_numbers(line, path)) for line in lines]
+
+
+def encode_sums(sums: Mapping[int, int]) -> bytes:
+    return _text(f"{base} {crc}" for base, crc in sorted(sums.items()))
+
+
+def decode_sums(data: bytes, path: Path) -> dict[int, int]:
+    """Raises ``MetadataFormatError``, which names ``path``."""
+    return dict(_numbers(line, path) for line in _lines(data, 2, path))
 
 
 def encode_offsets(offsets: Mapping[Partition, int]) -> bytes:

@@ -24,7 +24,7 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -42,8 +42,12 @@ from magnetar.log.partition.batch_header import (
     whole_batches,
 )
 from magnetar.log.partition.checkpoint_files import (
+    ABORTED_SUMS,
     LEADER_EPOCHS,
+    decode_sums,
     encode_epochs,
+    encode_sums,
+    exists,
     read_file,
     replace_file,
 )
@@ -77,6 +81,7 @@ from magnetar.model.errors import (
     MetadataFormatError,
     OffsetOutOfRangeError,
 )
+from magnetar.wire.checksum import crc32c
 from magnetar.wire.kafka.batches import NO_PRODUCER
 
 SEGMENTS_MANY: Final = 1000
@@ -116,6 +121,8 @@ class LocalLog:
         self.epochs = epochs
         self.producers = ProducerStates(log_start)
         self.aborted: list[AbortedTransaction] = []
+        self._sums: dict[int, int] = {}
+        """Of each segment's list of them: its checksum."""
         self.log_start = log_start
         self.first_base = self._base_at(log_start)
         """Where the first batch that is held begins: before ``log_start``, if records in its middle
@@ -322,7 +329,22 @@ class LocalLog:
         active = self.segments[-1]
         found = [each for each in self.aborted if each.last_offset >= active.base_offset]
         if found:
-            replace_file(self._disk, active.path(TRANSACTIONS), encode_aborted(found))
+            self._store_aborted(active, found)
+            self._store_sums()
+
+    def _store_aborted(self, segment: Segment, found: Iterable[AbortedTransaction]) -> None:
+        """They are durable; ``_store_sums`` is to follow: a crash between has the lists made
+        again."""
+        data = encode_aborted(found)
+        replace_file(self._disk, segment.path(TRANSACTIONS), data)
+        self._sums.pop(segment.base_offset, None)
+        if data:
+            self._sums[segment.base_offset] = crc32c(data)
+
+    def _store_sums(self) -> None:
+        there = {segment.base_offset for segment in self.segments}
+        self._sums = {base: crc for base, crc in self._sums.items() if base in there}
+        replace_file(self._disk, self.folder / ABORTED_SUMS, encode_sums(self._sums))
 
     def close(self) -> None:
         """In order: whoever opens it next has nothing to recover. Raises ``OSError``."""
@@ -441,23 +463,67 @@ class LocalLog:
         """Producers and aborted transactions as they are at the log's end: from the latest snapshot
         that can be read, the batches that producers may send again, and those after it."""
         self.aborted = []
-        for segment in self.segments:
-            self.aborted += self._aborted_of(segment)
+        lists = [self._aborted_of(segment) for segment in self.segments]
+        self._check_aborted(lists)
         self.producers = self._snapshot()
         recall_batches(self.producers, self.segments)
         for segment in self.segments:
             if segment.next_offset > self.producers.end_offset:
                 self._replay(segment)
 
-    def _aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
-        """As its file says. What that has of markers that were cut goes: other batches will be
-        there."""
-        path = segment.path(TRANSACTIONS)
-        found = decode_aborted(read_file(self._disk, path) or b"")
-        kept = [each for each in found if each.last_offset < self.log_end]
-        if len(kept) < len(found):
-            replace_file(self._disk, path, encode_aborted(kept))
-        return kept
+    def _aborted_of(self, segment: Segment) -> bytes:
+        return bytes(read_file(self._disk, segment.path(TRANSACTIONS)) or b"")
+
+    def _check_aborted(self, lists: Sequence[bytes]) -> None:
+        """``aborted`` becomes what the segments' files say, without markers that were cut: other
+        batches will be there. Kafka's format has no checksum, and compaction would take the records
+        of an aborted transaction for the last of their keys: so the sums are beside, and what does
+        not have its sum is made again from the log. (No sums: an older version's, believed.)"""
+        path = self.folder / ABORTED_SUMS
+        self._sums = {
+            segment.base_offset: crc32c(data)
+            for segment, data in zip(self.segments, lists, strict=True)
+            if data
+        }
+        stored = read_file(self._disk, path)
+        if stored is not None and self._sums_of(stored, path) != self._sums:
+            self._find_aborted()
+            return
+        for segment, data in zip(self.segments, lists, strict=True):
+            found = decode_aborted(data)
+            kept = [each for each in found if each.last_offset < self.log_end]
+            self.aborted += kept
+            if len(kept) < len(found):
+                self._store_aborted(segment, kept)
+                self._store_sums()
+
+    def _sums_of(self, stored: Buffer, path: Path) -> dict[int, int] | None:
+        """Those of segments that are there; None: they cannot be read."""
+        bases = {segment.base_offset for segment in self.segments}
+        with suppress(MetadataFormatError):
+            known = decode_sums(bytes(stored), path)
+            return {base: crc for base, crc in known.items() if base in bases}
+        return None
+
+    def _find_aborted(self) -> None:
+        """From the batches, from the log's first on. Durable when it returns."""
+        first = self.segments[0]
+        path = first.path(SNAPSHOT)
+        self.producers = ProducerStates(first.base_offset)
+        with suppress(MetadataFormatError):
+            data = read_file(self._disk, path)
+            if data is not None:
+                known = decode_snapshot(data, path.name)
+                self.producers = ProducerStates(first.base_offset, known)
+        for segment in self.segments:
+            self._replay(segment)
+        self._sums = {}
+        for segment in self.segments:
+            low, high = segment.base_offset, segment.next_offset
+            found = [each for each in self.aborted if low <= each.last_offset < high]
+            if found or exists(self._disk, segment.path(TRANSACTIONS)):
+                self._store_aborted(segment, found)
+        self._store_sums()
 
     def _snapshot(self) -> ProducerStates:
         for offset in reversed(self._keep_snapshots()):
@@ -587,6 +653,11 @@ class LocalLog:
         self.segments[at : at + len(old)] = [new]
         self.swapped_end = max(self.swapped_end, end)
         self.aborted = [each for each in self.aborted if each.last_offset >= end]
+        known = len(self._sums)
+        for each in old:
+            self._sums.pop(each.base_offset, None)
+        if len(self._sums) < known:
+            self._store_sums()
         try:
             new.write_indexes()
         except OSError as error:

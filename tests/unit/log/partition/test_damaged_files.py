@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,12 +20,14 @@ from magnetar.log.partition.checkpoint_files import (
     encode_offsets,
 )
 from magnetar.log.partition.limits import SyncPolicy
+from magnetar.log.partition.local_log import LocalLog
 from magnetar.log.partition.log_directory import LogDirectory
 from magnetar.log.partition.segment import Segment
 from magnetar.log.partition.serving.batch_places import SPAN
 from magnetar.log.partition.serving.stored_entries import find_entries, read_entries
 from magnetar.model.errors import CorruptBatchError, LogDamagedError, OtherClusterError
-from tests.unit.log.partition.kit import NOW_MS, SMALL, filled
+from tests.unit.log.partition.kit import NOW_MS, SMALL, batch, filled, marker
+from tests.unit.log.partition.kit import opened as opened_log
 
 ONE = ("topic", 0)
 END = 80
@@ -256,3 +259,56 @@ def test_a_batch_whose_offset_has_changed_is_not_passed_over(
         assert read_entries(log, known.places, offset, END, 100, 1 << 20) == []
     behind = known.places.following(header.next_offset)
     assert read_entries(log, known.places, behind, END, 1, 1)[0].entry_id == behind
+
+
+def aborting(path: Path) -> tuple[LocalLog, list[Path]]:
+    """A log with a transaction that was aborted in each of its segments; their lists."""
+    log, _ = opened_log(path)
+    for number in range(40):
+        producer = (number % 3, 0, number // 3)
+        data = batch([bytes(90)], producer=producer, attributes=0x10)
+        log.append_as_leader(data, 0, NOW_MS)
+        log.append_as_leader(marker(number % 3, 0, commits=number % 2 == 0), 0, NOW_MS)
+    assert len(log.segments) > 3
+    log.close()
+    return log, sorted(path.glob("*.txnindex"))
+
+
+def test_a_list_of_aborted_transactions_that_was_damaged_is_made_again(tmp_path: Path) -> None:
+    """Compaction would take their records for the last of their keys. No checksum is in it."""
+    log, files = aborting(tmp_path)
+    sums = tmp_path / "aborted-checkpoint"
+    whole = {each: each.read_bytes() for each in (*files, sums)}
+    draw = random.Random(1)
+    for each, data in whole.items():
+        damaged = [None, b"", data[:-1], data[: len(data) // 2], data + data]
+        for _ in range(12):
+            flipped = bytearray(data)
+            flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            damaged.append(bytes(flipped))
+        for content in damaged:
+            each.unlink()
+            if content is not None:
+                each.write_bytes(content)
+            for clean in (True, False):
+                found, _ = opened_log(tmp_path, clean=clean)
+                assert found.aborted == log.aborted
+                found.abandon()
+            if each != sums:
+                assert {path: path.read_bytes() for path in whole} == whole
+            assert [path.read_bytes() for path in files] == [whole[path] for path in files]
+            each.write_bytes(data)
+
+
+def test_lists_of_aborted_transactions_without_sums_are_believed(tmp_path: Path) -> None:
+    """An older version has written them."""
+    log, _ = aborting(tmp_path)
+    (tmp_path / "aborted-checkpoint").unlink()
+    found, _ = opened_log(tmp_path, clean=True)
+    assert found.aborted == log.aborted
+    found.append_as_leader(batch([b"x"], producer=(1, 0, 13), attributes=0x10), 0, NOW_MS)
+    found.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    found.close()
+    assert (tmp_path / "aborted-checkpoint").exists()
+    again, _ = opened_log(tmp_path, clean=True)
+    assert again.aborted == found.aborted
