@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -79,6 +81,29 @@ def after_each_task(step: Callable[[], None]) -> None:
             step()
 
     gc.callbacks.append(collected)
+
+
+STREAM_PLANNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that Spark runs as the process which plans a stream."""
+
+
+def when_ended(stop: Callable[[], None]) -> None:
+    """``stop()`` when Spark ends the process that plans a stream: it does so by SIGTERM, with which
+    nothing of ours would run any more. Elsewhere signals are whoever's the process is."""
+    told = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if told is None or told.name != STREAM_PLANNER:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def ended(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another one does not wait
+        try:
+            stop()
+        finally:
+            os._exit(128 + number)  # what Spark's own code would write, nobody reads any more
+
+    signal.signal(signal.SIGTERM, ended)
 
 
 class WorkerProcess:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -168,6 +169,37 @@ def test_an_older_copy_of_a_checkpoint_is_refused(
         found.append(int(reader.read_next(60_000).data()))
     reader.close()
     assert sorted(found) == list(range(20))
+
+
+def test_a_stream_that_stops_holds_nothing(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """Spark ends the process that plans a stream before it hears of that, and what it had held was
+    kept from retention for twenty minutes."""
+
+    def holders() -> list[str]:
+        path = f"/admin/v2/persistent/public/default/{topic}/internalStats"
+        return [each["holder"] for each in httpx.get(platform.http_url + path).json()["holds"]]
+
+    def wait_for(held: bool) -> None:
+        deadline = time.monotonic() + 60
+        while bool(holders()) is not held:
+            assert time.monotonic() < deadline, holders()
+            time.sleep(0.1)
+
+    publish(client, topic, 10, batching=False)
+    query = (
+        stream(spark, platform, topic)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    wait_for(True)
+    query.stop()
+    wait_for(False)
+    run_available(stream(spark, platform, topic), Collected(), tmp_path / "other")
+    wait_for(False)
 
 
 def test_progress_tells_the_lag(

@@ -38,6 +38,7 @@ class LogWatch:
         self._patience_s = patience_s
         self._start_s = min(start_s, patience_s)
         self._readers: dict[str, TopicReader] = {}
+        self._asked: tuple[str, TopicReader] | None = None
         self._known_good = False
 
     def be_patient(self) -> None:
@@ -88,9 +89,18 @@ class LogWatch:
             return answer.of_times[0]
         return self._persist(lambda: self._client.place_at(topic, time_ms, now_ms))
 
+    def say_last(self, topic: str, question: LogQuestion) -> None:
+        """Nothing is asked behind it. It comes behind what is asked just now, when a signal comes
+        in between. Raises ``BrokerError``."""
+        if self._asked is not None and self._asked[0] == topic:
+            self._asked[1].ask(question)
+        else:
+            self._ask(topic, question)
+
     def _ask(self, topic: str, question: LogQuestion | None) -> LogAnswer:
         kept = self._readers.pop(topic, None)
         reader = kept or self._client.open(topic)
+        self._asked = topic, reader
         try:
             answer = reader.ask(question)
             if kept is not None and answer.extent.first_offset == NO_OFFSETS:
@@ -101,6 +111,8 @@ class LogWatch:
         except BaseException:
             reader.close()
             raise
+        finally:
+            self._asked = None
         self._readers[topic] = reader
         return answer
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from magnetar.model.errors import BrokerError, ConfigError, NotAllowedError, TopicNotFoundError
 from magnetar.pipeline.brokers.client import BrokerClient
@@ -45,6 +46,8 @@ from magnetar.pipeline.planning.plans import (
 from magnetar.pipeline.planning.splits import PlannedRange
 from magnetar.pipeline.topic_names import partition_of, topic_of
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
+
+UNPIN_S: Final = 5.0
 
 
 def _now_ms() -> int:
@@ -156,10 +159,13 @@ class Planner:
         return Pins(self.holder, pin_ms, self._clock_ms(), ledger_ids) if pin_ms else None
 
     def unpin(self) -> None:
-        """Nothing is read any more."""
+        """Nothing is read any more. What takes long is left: it ends by itself."""
+        until_s = time.monotonic() + UNPIN_S
         for name in self._pinned:
-            with contextlib.suppress(BrokerError):  # it ends by itself
-                self._logs.ask(name, LogQuestion(hold=hold(self.holder, 0, 0)), patient=False)
+            if time.monotonic() > until_s:
+                break
+            with contextlib.suppress(BrokerError):
+                self._logs.say_last(name, LogQuestion(hold=hold(self.holder, 0, 0)))
         self._pinned.clear()
 
     def _allow_absence(self, name: str, known: Sequence[str] | None) -> None:

@@ -37,6 +37,7 @@ from magnetar.pipeline.planning.storage_planning import BookieReach
 from magnetar.pipeline.reading.batch_reader import RangeReader, SplitPartition, ranges_of
 from magnetar.pipeline.reading.prefetch import WAIT_S, Prefetch
 from magnetar.pipeline.typed.reading import TypedRead
+from magnetar.pipeline.worker_process import when_ended
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._initial: dict[str, object] | None = None
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        when_ended(self.stop)
         if self._initial is None:
             # Nobody stands by when a stream is started again: that the broker is away for a moment
             # is no reason to end, now as later.
@@ -91,6 +93,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         with said_in_one_line():
+            when_ended(self.stop)
             offset = from_offset(start)
             if offset.initial:
                 return to_offset(replace(offset, initial=False))
