@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.ledger.bookies import AddFlag
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.recovering import recovery
 from magnetar.ledger.writing.writer import LedgerWriter
 from magnetar.model.errors import (
     BookieIOError,
@@ -315,6 +316,23 @@ def test_a_long_tail_is_recovered_in_windows() -> None:
         await outcomes.wait(1000)
         await writer.abandon()
         assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 1000)
+
+    run_virtual(run())
+
+
+def test_a_long_tail_goes_on_when_what_is_under_way_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "REWRITE_BYTES_MAX", 0)
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 2, 2))
+        writer = await cluster.client.create()
+        outcomes = Outcomes()
+        writer.append(payloads(0, 100), outcomes)
+        await outcomes.wait(100)
+        await writer.abandon()
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 100)
 
     run_virtual(run())
 

@@ -10,10 +10,12 @@ import pytest
 
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.managed_log import ManagedLog
+from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.records import decode_log, encode_log, log_path
 from magnetar.log.seam import Checkpoint, Content, LogStats, Survivor, TableMark
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    LogClosedError,
     LogFencedError,
     MagnetarError,
     MetadataError,
@@ -302,5 +304,35 @@ def test_the_record_says_it_and_older_records_do_not() -> None:
         assert record.front == (Position(record.ledgers[-1].ledger_id, 1), 5, 5)
         assert decode_log(NAME, encode_log(record)) == record
         await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_has_closed_the_log_deletes_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next owner may have opened it by then, and have read where it begins."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(KEPT).open(NAME)
+        await publish(log, 0, 10)
+        place_of_offset = ChainPositions.position_of
+
+        async def slow(self: ChainPositions, offset: int) -> Position:
+            found = await place_of_offset(self, offset)
+            await log.close()
+            return found
+
+        monkeypatch.setattr(ChainPositions, "position_of", slow)
+        with pytest.raises(LogClosedError):
+            await log.front.delete_before(6)
+        assert log.front.offset == 0
+        stored = world.nodes[log_path(NAME)]
+        with pytest.raises(LogClosedError):
+            await log.front.delete_before(0)
+        assert world.nodes[log_path(NAME)] == stored
+        again = await Process(world).store(KEPT).open(NAME)
+        assert again.front.offset == 0
+        assert values(await read_all(again)) == list(range(10))
+        await again.close()
 
     asyncio.run(scenario())

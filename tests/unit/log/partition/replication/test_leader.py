@@ -153,3 +153,46 @@ def test_a_new_disk_of_a_member_is_another_one() -> None:
     assert leader.pending is None
     fetched(leader, 8, new)
     assert leader.pending == (ME, new)
+
+
+def test_one_that_is_always_a_fetch_behind_is_in_sync() -> None:
+    """It has had all that there was, a moment ago."""
+    leader = leading(BOTH, log_end=4)
+
+    def at(now_ms: int, offset: int, log_end: int) -> None:
+        leader.appended(log_end)
+        leader.fetched(FetchRequest(OTHER, 5, offset, -1), now_ms)
+
+    at(100, 4, 4)
+    leader.tick(5000)
+    assert leader.pending is None, "it is at the end, and nothing comes"
+    at(5000, 4, 4)
+    at(5500, 4, 6)  # what came since the last time is on its way to it
+    at(5900, 6, 9)  # it has what there was at 5500
+    leader.tick(6500)
+    assert leader.pending is None
+    leader.tick(6501)
+    assert leader.pending == (ME,)
+
+
+def test_one_that_fetches_and_does_not_come_to_the_end_leaves() -> None:
+    leader = leading(BOTH, log_end=100)
+    for second in range(5):
+        leader.fetched(FetchRequest(OTHER, 5, second, -1), 300 * second)
+    leader.tick(1001)
+    assert leader.pending == (ME,)
+
+
+def test_only_who_would_join_is_put_off_when_a_change_is_withdrawn() -> None:
+    third = Member(3, 30)
+    leader = leading(replace(BOTH, replicas=(1, 2, 3)), log_end=4)
+    fetched(leader, 4)
+    fetched(leader, 4, third)
+    assert leader.pending == (ME, OTHER, third)
+    leader.withdraw()
+    assert leader.pending is None
+    fetched(leader, 4, third)
+    assert leader.pending is None, "not before the next look at the clock"
+    leader.tick(10)
+    fetched(leader, 4, third)
+    assert leader.pending == (ME, OTHER, third)

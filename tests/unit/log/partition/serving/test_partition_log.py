@@ -886,6 +886,54 @@ def test_records_that_a_later_owner_has_to_find_are_not_deleted() -> None:
     setting.run(scenario)
 
 
+def test_whoever_leads_no_more_deletes_no_records() -> None:
+    """What an owner deletes while another one has taken its place that one's readers would miss."""
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"x"] * 30, Content([1] * 30, [1] * 30))
+        host = setting.parts.host
+        assert host is not None
+        (hosted,) = host.replicas.values()
+        count = source.front._count  # type: ignore[attr-defined]
+
+        async def slow(offset: int) -> None:
+            await count(offset)
+            await source.close()
+
+        source.front._count = slow  # type: ignore[attr-defined]
+        with pytest.raises(LogClosedError):
+            await source.front.delete_before(20)
+        assert hosted.source.log_start == 0
+        with pytest.raises(LogClosedError):
+            await source.front.delete_before(0)
+
+    setting.run(scenario)
+
+
+def test_a_log_whose_disk_fails_while_records_are_deleted_has_failed() -> None:
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"x"] * 30, Content([1] * 30, [1] * 30))
+        host = setting.parts.host
+        assert host is not None
+        (hosted,) = host.replicas.values()
+
+        async def fails() -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        hosted.store_start = fails
+        with pytest.raises(LogError, match="are not deleted"):
+            await source.front.delete_before(20)
+        assert hosted.failure is not None
+        assert hosted.leader_epoch is None
+
+    setting.run(scenario)
+
+
 def test_two_who_delete_the_same_records_are_both_answered_when_it_is_durable() -> None:
     setting = Setting()
 
