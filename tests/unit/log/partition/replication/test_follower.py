@@ -12,7 +12,7 @@ from magnetar.log.partition.replication.follower import (
     RestartAt,
 )
 from magnetar.log.partition.replication.leader import FetchGrant
-from magnetar.log.partition.replication.partition_state import Member, PartitionState
+from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 from magnetar.log.partition.replication.replica import PartitionReplica
 from magnetar.model.errors import ProtocolError
 
@@ -131,3 +131,24 @@ def test_a_state_that_is_older_than_the_known_one_changes_nothing() -> None:
     assert learnt(1, 6, 10)
     assert replica.leader is None
     assert replica.follower is not None
+
+
+def test_who_leads_was_elected_as_it_is_now() -> None:
+    """By this start of its process, and with the disk that it has: another one lacks what counts,
+    and would cut it from those who have it."""
+
+    def leads(leader: int, start: int, lineage: int) -> bool:
+        replica = PartitionReplica(ME, 100, high_watermark=0, lag_ms_max=1000)
+        isr = (Member(1, 10), Member(ME.broker, lineage))
+        state = PartitionState((1, 2), 1, isr, (), leader, start, 5)
+        assert replica.learnt(
+            state, 0, LeaderEpochs(), log_start=0, log_end=0, stored_end=0, now_ms=0
+        )
+        assert (replica.follower is not None) is (leader == 1)
+        return replica.leader is not None
+
+    assert leads(2, 100, 20)
+    assert not leads(2, 99, 20), "of a process that is gone"
+    assert not leads(2, 100, 19), "of a disk that is gone"
+    assert not leads(1, 100, 20)
+    assert not leads(NO_LEADER, 100, 20), "and nobody is followed"

@@ -196,3 +196,13 @@ def test_only_who_would_join_is_put_off_when_a_change_is_withdrawn() -> None:
     leader.tick(10)
     fetched(leader, 4, third)
     assert leader.pending == (ME, OTHER, third)
+
+
+def test_one_that_was_at_the_end_has_its_time_from_then_on() -> None:
+    leader = leading(BOTH, log_end=4)
+    leader.fetched(FetchRequest(OTHER, 5, 4, -1), 100)
+    leader.appended(6)
+    leader.tick(1100)
+    assert leader.pending is None
+    leader.tick(1101)
+    assert leader.pending == (ME,)
