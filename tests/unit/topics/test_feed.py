@@ -381,6 +381,26 @@ def test_what_is_to_be_sent_again_is_read_in_bounds_and_nothing_of_it_is_left_ou
     tell(story)
 
 
+def test_of_many_runs_no_more_is_read_at_once_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(on: Feeding) -> None:
+        (entry,), _ = on.feed.take(1)
+        monkeypatch.setattr(feed_module, "BYTES_MAX", 2 * len(entry.data))
+        for _ in range(6):
+            on.take(12)
+        on.log.cached = False
+        on.again(0, 2, 4, 6, 8)
+        assert on.take(10) == ([], True)
+        await on.read()
+        assert on.log.reads == 2
+        assert on.take(10) == ([0, 2], True)
+        assert await on.taken(10) == ([4, 6], True)
+        assert await on.taken(10) == ([8], True)
+
+    tell(story)
+
+
 @pytest.mark.parametrize("short", [True, False], ids=["short", "not in memory"])
 def test_nothing_is_sent_again_before_what_is_below_it(
     monkeypatch: pytest.MonkeyPatch, short: bool
