@@ -162,7 +162,7 @@ class OwnerBindings:
         bound = self._held(topic, name, claimed, client).bound
         if bound is not None:
             bound.heard(None)  # it knows
-        await topic.delete_subscription(name, force=True)
+        await topic.delete_subscription(name, force=True, asker=bound)
 
     def _held(
         self, topic: SubscribableTopic, name: str, claimed: Binding, client: BoundBroker

@@ -11,15 +11,10 @@ Why: docs/adr/0063-seeks-send-consumers-away.md.
 
 from __future__ import annotations
 
-from typing import Final
-
-from magnetar.model.errors import ServiceNotReadyError
-from magnetar.topics.bound import BoundSubscription
+from magnetar.topics.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.subscription import Subscription
-
-TIMES_BOUND_MAX: Final = 5
 
 
 async def seek(
@@ -48,10 +43,7 @@ async def _seek(
                 return
         asked = bound
         await bound.give_back()
-    raise ServiceNotReadyError(
-        f"subscription {subscription.name} of {topic.name} goes to other brokers again and again; "
-        "try again"
-    )
+    raise goes_to_others(subscription.name, topic.name)
 
 
 async def _seek_here(

@@ -31,6 +31,7 @@ from magnetar.model.errors import (
     TooManyConnectionsError,
 )
 from magnetar.model.ids import Position
+from magnetar.topics.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
 from magnetar.topics.consumer import Consumer
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.policy import TopicPolicy
@@ -275,49 +276,58 @@ class SubscribableTopic:
         if subscription.seeks == seeks:
             self.drop_reader(subscription)
 
-    async def delete_subscription(self, name: str, force: bool) -> None:
-        """Raises ``SubscriptionNotFoundError``, ``NotAllowedError`` (consumers are connected and
-        ``force`` is not set), and what deleting the cursor failed with: the subscription stays."""
-        subscription = self.subscription(name)
+    async def delete_subscription(
+        self, name: str, force: bool, asker: BoundSubscription | None = None
+    ) -> None:
+        """A broker that serves it gives it back first, but for the ``asker``: its consumers would
+        get messages of what is deleted. Raises ``SubscriptionNotFoundError``, ``NotAllowedError``
+        (consumers are connected and ``force`` is not set), and what deleting the cursor failed
+        with: the subscription stays."""
+        subscription, asked = self.subscription(name), asker
         with self.held():
-            await self._delete_subscription(subscription, force)
+            for _ in range(TIMES_BOUND_MAX):
+                async with subscription.lock:
+                    self._check_deletable(subscription, force)
+                    bound = subscription.bound
+                    if bound is None or bound is asked:
+                        await self._delete_subscription(subscription)
+                        return
+                asked = bound
+                await bound.give_back()
+        raise goes_to_others(subscription.name, self.name)
 
-    async def _delete_subscription(self, subscription: Subscription, force: bool) -> None:
-        name = subscription.name
-        async with subscription.lock:
-            if self.subscription(name) is not subscription:
-                raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")
-            if subscription.consumers and not force:
-                raise NotAllowedError(
-                    f"subscription {name} of {self.name} has {len(subscription.consumers)} "
-                    "consumers connected; close them first, or force it"
-                )
-            if subscription.bound is not None:
-                await self._take_back(subscription, force)
-            subscription.dispatcher.hold()
-            for consumer in subscription.detach_all():
-                consumer.client.tell_closed()
-            try:
-                if subscription.durable:
-                    await self.cursors.delete(name)
-            except MagnetarError:
-                subscription.doubtful = True
-                subscription.release()
-                raise
-            subscription.close()
-            if self.subscriptions.get(name) is subscription:
-                del self.subscriptions[name]
-                self._watch_while_subscribed()
-
-    async def _take_back(self, subscription: Subscription, force: bool) -> None:
-        """Another broker serves it, with consumers that are not known here."""
-        bound = subscription.bound
-        if bound is not None and not force:
+    def _check_deletable(self, subscription: Subscription, force: bool) -> None:
+        name, bound = subscription.name, subscription.bound
+        if self.subscription(name) is not subscription:
+            raise ServiceNotReadyError(f"subscription {name} of {self.name} just ended")
+        if subscription.consumers and not force:
             raise NotAllowedError(
-                f"subscription {subscription.name} of {self.name} is served by the broker at "
+                f"subscription {name} of {self.name} has {len(subscription.consumers)} "
+                "consumers connected; close them first, or force it"
+            )
+        if bound is not None and not force:  # with consumers that are not known here
+            raise NotAllowedError(
+                f"subscription {name} of {self.name} is served by the broker at "
                 f"{bound.binding.service_url}; close its consumers first, or force it"
             )
+
+    async def _delete_subscription(self, subscription: Subscription) -> None:
+        name = subscription.name
         await subscription.end_binding()
+        subscription.dispatcher.hold()
+        for consumer in subscription.detach_all():
+            consumer.client.tell_closed()
+        try:
+            if subscription.durable:
+                await self.cursors.delete(name)
+        except MagnetarError:
+            subscription.doubtful = True
+            subscription.release()
+            raise
+        subscription.close()
+        if self.subscriptions.get(name) is subscription:
+            del self.subscriptions[name]
+            self._watch_while_subscribed()
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -417,6 +417,34 @@ def test_a_seek_at_the_owner_has_it_given_back_first(monkeypatch: pytest.MonkeyP
     with_two(scenario)
 
 
+def test_a_forced_deletion_at_the_owner_has_it_given_back_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other broker sent its consumer messages of what was deleted, until it heard so."""
+    end_binding, left = Subscription.end_binding, list[int]()
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        serving = two.serving()
+
+        async def ended(subscription: Subscription) -> None:
+            left.append(len(serving.consumers))
+            await end_binding(subscription)
+
+        monkeypatch.setattr(Subscription, "end_binding", ended)
+        topic = two.owner.topic()
+        with pytest.raises(NotAllowedError, match="force it"):
+            await topic.delete_subscription("s", force=False)
+        await topic.delete_subscription("s", force=True)
+        assert left[0] == 0
+        assert "s" not in topic.subscriptions
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
+
+
 def test_a_binding_ends_with_its_brokers_registration() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(3)
