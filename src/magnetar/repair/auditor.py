@@ -81,6 +81,16 @@ def until_check_s(interval_s: float, age_s: float) -> float:
     return 0.0 if age_s < -CLOCKS_DIFFER_S else interval_s - age_s
 
 
+class _BegunCheck:
+    """Of all ledgers: when it began, when the last one was said to have begun then, and how far it
+    is. Ids ascend, so that what is made meanwhile comes later."""
+
+    def __init__(self, began_ms: int, asked_ms: int) -> None:
+        self.began_ms = began_ms
+        self.asked_ms = asked_ms
+        self.last_id = -1
+
+
 class Auditor:
     """See the module's text. ``now_ms``: since 1970. ``enabled``: whether anything may be
     marked."""
@@ -111,6 +121,7 @@ class Auditor:
         self._triggered = False
         self._marked: set[BookieId] = set()
         """Those who are gone and whose ledgers are marked."""
+        self._begun: _BegunCheck | None = None
         self._audited_s = float("-inf")
         self._known_of: dict[BookieId, LedgerMetadata] = {}
         """A ledger with final entries at each bookie, as it was read last."""
@@ -269,16 +280,27 @@ class Auditor:
 
     async def check_all(self) -> int:
         """Ask the bookies of every ledger what they hold; returns how many ledgers lack something
-        and were not marked before. Raises ``MetadataError``."""
-        began_ms, count = self._now_ms(), 0
-        log.info("all ledgers are checked")
-        async for metadata in self._all():
+        and were not marked before. One that was cut off is gone on with, unless it is long ago or
+        an operator wants another: that of a large cluster takes hours, in which the metadata store
+        is away for a moment now and then. Raises ``MetadataError``."""
+        asked_ms, begun, count = await self._switches.checked_ms(), self._begun, 0
+        if begun is None or begun.asked_ms != asked_ms or self._is_old(begun):
+            begun = self._begun = _BegunCheck(self._now_ms(), asked_ms)
+        log.info("all ledgers are checked", after=begun.last_id)
+        async for metadata in self._all(begun.last_id):
             count += await self._check(metadata)
+            begun.last_id = metadata.ledger_id
             if not self._enabled():
                 return count  # it was not all
-        await self._switches.set_checked(began_ms)
+        await self._switches.set_checked(begun.began_ms)
+        self._begun = None
         log.info("all ledgers were checked", lacking=count)
         return count
+
+    def _is_old(self, begun: _BegunCheck) -> bool:
+        """What it has checked is to be checked again anyway."""
+        age_s = (self._now_ms() - begun.began_ms) / 1000
+        return not 0 <= age_s < self._pace.check_interval_s
 
     async def _check(self, metadata: LedgerMetadata) -> bool:
         named = [bookie for one in metadata.fragments for bookie in one.bookies]
@@ -297,10 +319,13 @@ class Auditor:
             log.info("ledger lacks copies", ledger=ledger_id, bookies=list(bookies))
         return fresh
 
-    async def _all(self) -> AsyncGenerator[LedgerMetadata, None]:
-        """The metadata of all ledgers, some read at once, no faster than the pace."""
+    async def _all(self, after: int = -1) -> AsyncGenerator[LedgerMetadata, None]:
+        """The metadata of all ledgers with ids above ``after``, ascending, some read at once, no
+        faster than the pace."""
         batch: list[int] = []
         async for ledger_id in self._ledgers.iterate():
+            if ledger_id <= after:
+                continue
             batch.append(ledger_id)
             if len(batch) == READ_AT_ONCE:
                 for metadata in await self._read(batch):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import Any
 
 import pytest
 
 from magnetar.model.errors import MetadataError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata
+from magnetar.repair import auditor as auditor_module
 from magnetar.repair.auditor import Auditor, AuditPace, until_check_s
 from magnetar.repair.standings import Standings
 from tests.unit.ledger.doubles import MemoryManager
@@ -40,6 +42,16 @@ class _Marks:
 class _Switches:
     async def checked_ms(self) -> int:
         return 0
+
+
+class _KeptSwitches(_Switches):
+    at_ms = 0
+
+    async def checked_ms(self) -> int:
+        return self.at_ms
+
+    async def set_checked(self, now_ms: int) -> None:
+        self.at_ms = now_ms
 
 
 class _Found:
@@ -172,5 +184,56 @@ def test_an_audit_that_an_operator_wants_is_made_though_the_store_goes_away() ->
         await auditor._look()
         await auditor._look()
         assert audits == 1
+
+    asyncio.run(run())
+
+
+def test_a_check_that_is_cut_off_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began anew, and came to no end where the store was away now and then."""
+    monkeypatch.setattr(auditor_module, "READ_AT_ONCE", 2)
+
+    async def run() -> None:
+        cluster, switches, now_ms, looked = RepairCluster(3), _KeptSwitches(), 1, list[int]()
+        ids = [(await cluster.written(1)).ledger_id for _ in range(9)]
+        auditor = Auditor(
+            _Ledgers(cluster.manager), _Marks(), switches, cluster.standings, cluster.checker,  # type: ignore[arg-type]
+            AuditPace(3600.0, 60.0, 0.01, 1e9), lambda: now_ms, lambda: True, _Found(),
+        )  # fmt: skip
+        read, look = cluster.manager.read, cluster.checker.look
+        away = [ids[4], ids[4], ids[7]]
+
+        async def failing(ledger_id: int) -> tuple[LedgerMetadata, int]:
+            if away and ledger_id == away[0]:
+                del away[0]
+                raise MetadataError("out of reach")
+            return await read(ledger_id)
+
+        async def counted(metadata: LedgerMetadata, *args: Any, **more: Any) -> Any:
+            looked.append(metadata.ledger_id)
+            return await look(metadata, *args, **more)
+
+        monkeypatch.setattr(cluster.manager, "read", failing)
+        monkeypatch.setattr(cluster.checker, "look", counted)
+        while away:
+            now_ms += 10
+            with pytest.raises(MetadataError):
+                await auditor.check_all()
+        await auditor.check_all()
+        assert looked == ids, "each once"
+        assert switches.at_ms == 11, "when it began"
+
+        away[:], looked[:] = [ids[4]], []
+        with pytest.raises(MetadataError):
+            await auditor.check_all()
+        await switches.set_checked(0)  # an operator wants all checked
+        await auditor.check_all()
+        assert looked == [*ids[:4], *ids]
+
+        away[:], looked[:] = [ids[4]], []
+        with pytest.raises(MetadataError):
+            await auditor.check_all()
+        now_ms += 60_000  # what was checked then is due again
+        await auditor.check_all()
+        assert looked == [*ids[:4], *ids]
 
     asyncio.run(run())
