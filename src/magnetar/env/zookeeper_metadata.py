@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
@@ -347,19 +347,30 @@ class ZooKeeperMetadataStore:
         return created
 
     async def _make_ancestors(self, full: str) -> None:
-        """Make what is missing above ``full``, topmost first; others may do the same."""
+        """Make what is missing above ``full``, topmost first; others may do the same. Two round
+        trips, however many there are: requests of one client are carried out in their order."""
         parts = full.split("/")[1:-1]
-        for end in range(1, len(parts) + 1):
-            ancestor = "/" + "/".join(parts[:end])
-            exists: _Stat | None = await self._read(
-                ancestor, partial(self._client.exists_async, ancestor)
-            )
-            if exists is not None:
-                continue
-            try:
-                await self._create_once(ancestor, ancestor, b"", CreateMode.PERSISTENT)
-            except (NodeExistsError, NoNodeError):
-                continue  # made by another just now, or pruned: the caller's create finds out
+        ancestors = ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        missing = await _all_of([self._is_missing(each) for each in ancestors])
+        # Not without asking first: to make one that is there may be forbidden.
+        await _all_of(
+            [
+                self._make_ancestor(each)
+                for each, gone in zip(ancestors, missing, strict=True)
+                if gone
+            ]
+        )
+
+    async def _is_missing(self, ancestor: str) -> bool:
+        request = partial(self._client.exists_async, ancestor)
+        exists: _Stat | None = await self._read(ancestor, request)
+        return exists is None
+
+    async def _make_ancestor(self, ancestor: str) -> None:
+        try:
+            await self._create_once(ancestor, ancestor, b"", CreateMode.PERSISTENT)
+        except (NodeExistsError, NoNodeError):
+            return  # made by another just now, or pruned: the caller's create finds out
 
     async def _read(self, path: str, request: _Request[T]) -> T:
         """Repeat an idempotent request over broken connections."""
@@ -542,6 +553,16 @@ class ZooKeeperMetadataStore:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop was closed without closing the store; nobody listens
             log.debug("ZooKeeper client outlives its loop", hosts=self.address.hosts)
+
+
+async def _all_of(requests: Sequence[Awaitable[T]]) -> list[T]:
+    """Their answers; sent in this order. Raises the first error, when nothing is under way."""
+    found: list[T] = []
+    for outcome in await asyncio.gather(*requests, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 def _kazoo_logger() -> logging.Logger:
