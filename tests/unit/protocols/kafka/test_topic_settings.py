@@ -103,6 +103,22 @@ def test_values_that_cannot_be_kept_are_refused(name: str, value: str) -> None:
         changes_of({name: value}, MOST)
 
 
+def test_clients_from_before_kafka_1_1_are_told_which_values_are_defaults() -> None:
+    """By Java's of then: it asks with version 0 alone."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert (await changed(peer, ConfigChange("retention.ms", SET, "60000"))).error_code == 0
+        asked = DescribeConfigsRequest([DescribeConfigsResource(2, "t", None)])
+        (said,) = (await peer.ask(ApiKey.DESCRIBE_CONFIGS, asked, version=0)).results
+        found = {each.name: each for each in said.configs}
+        retention, kept = found["retention.ms"], found["compression.type"]
+        assert (retention.value, retention.is_default) == ("60000", False)
+        assert (kept.value, kept.is_default) == ("producer", True)
+
+    run(scenario)
+
+
 def test_limits_that_are_not_said_are_as_elsewhere() -> None:
     """``retention.bytes=-1`` was shown as the topic's own beside its ``retention.ms``; without it
     again the topic kept everything, whatever its namespace said."""

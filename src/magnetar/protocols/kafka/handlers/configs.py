@@ -141,6 +141,8 @@ async def describe_configs(
             found = await _described(session.services, resource)
             keys = frozenset(resource.keys or ())
             said.configs = [each for each in found if not keys or each.name in keys]
+            for each in said.configs:  # all that version 0 tells of the source
+                each.is_default = each.source == FROM_DEFAULT
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
