@@ -187,7 +187,7 @@ _LISTED: Final = (
     _api(_K.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_messages, "ConsumerGroupHeartbeat"),
     _api(_K.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_messages, "ConsumerGroupDescribe"),
     # Version 0 lists the metrics that clients are to send, of which there are none.
-    _api(_K.LIST_CONFIG_RESOURCES, 1, 1, admin_messages, "ListConfigResources"),
+    _api(_K.LIST_CONFIG_RESOURCES, 0, 1, admin_messages, "ListConfigResources"),
     _api(_K.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partition_messages, "DescribeTopicPartitions"),
     _api(_K.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_messages, "ShareGroupHeartbeat"),
     _api(_K.SHARE_GROUP_DESCRIBE, 1, 1, share_group_messages, "ShareGroupDescribe"),

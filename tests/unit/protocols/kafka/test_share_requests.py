@@ -770,6 +770,9 @@ def test_settings_of_a_group() -> None:
             assert [each.name for each in answer.resources] == names
         odd = await world.peer().ask(ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest([3]))
         assert odd.error_code == ErrorCode.UNSUPPORTED_VERSION
+        metrics = ListConfigResourcesRequest([])  # Java's client 3.7 to 4.0 asks so
+        answer = await world.peer().ask(ApiKey.LIST_CONFIG_RESOURCES, metrics, version=0)
+        assert (answer.error_code, answer.resources) == (0, [])
         a, b = await joined(world, "a"), await joined(world, "b")
         await a.fetch(wait_ms_max=0)
         await b.fetch(wait_ms_max=0)

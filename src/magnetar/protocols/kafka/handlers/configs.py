@@ -154,6 +154,8 @@ async def list_resources(
     """What DescribeConfigs can be asked for: groups with settings of their own, and all topics and
     brokers."""
     services, answer = session.services, ListConfigResourcesResponse()
+    if head.version == 0:  # asks for metrics of clients alone, of which there are none
+        return answer
     if not KINDS_LISTED.issuperset(request.kinds):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     kinds = frozenset(request.kinds) or KINDS_LISTED
