@@ -218,6 +218,8 @@ class KafkaServices:
     """Batches that are compressed otherwise at a time."""
     topics_made: KeyedLocks[TopicName] = field(default_factory=KeyedLocks)
     """By admins."""
+    on_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
+    """How what takes long is done beside the loop. On virtual time there are no threads."""
     conversions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Large entries that a thread takes apart at a time: of each some hundred megabytes."""
     unread: UnreadPlaces = field(init=False)

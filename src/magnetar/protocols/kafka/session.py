@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import IntFlag
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
@@ -57,7 +58,7 @@ from magnetar.wire.kafka.apis import (
     versions_response,
 )
 from magnetar.wire.kafka.errors import ErrorCode
-from magnetar.wire.kafka.primitives import Buffer, FieldReader
+from magnetar.wire.kafka.primitives import Buffer, FieldReader, LongMessageError
 from magnetar.wire.kafka.sasl_messages import SaslAuthenticateRequest
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,9 @@ FRAME_SLACK_BYTES: Final = 1 << 20
 """What surrounds the largest message in a request, however small ``kafka.request_bytes_max`` is."""
 FIRST_FRAME_BYTES_MAX: Final = 64 << 10
 """Of a client that is not known: a token has 16 KiB at most."""
+ELEMENTS_AT_ONCE: Final = 3000
+"""A request with more in its lists, and its answer, are read and made on a thread: 100 000, which a
+frame of half a megabyte has, take half a second of the loop each."""
 SLOTS_MAX: Final = 256
 WRITE_BYTES_HIGH: Final = 1 << 20
 WRITE_BYTES_LOW: Final = 256 << 10
@@ -83,12 +87,14 @@ class KafkaPaused(IntFlag):
 class Slot:
     """A request's place among the answers. ``response`` None with ``done``: there is none."""
 
-    __slots__ = ("done", "head", "response")
+    __slots__ = ("done", "head", "made", "response")
 
     def __init__(self, head: RequestHead) -> None:
         self.head = head
         self.response: Any = None
         self.done = False
+        self.made: tuple[Sequence[Buffer], int] | None = None
+        """What ``encoded`` gave, if it was made already."""
 
     def encoded(self) -> tuple[Sequence[Buffer], int]:
         """The frame of the answer in parts, and its size."""
@@ -287,7 +293,14 @@ class KafkaSession(FramedConnection):
             self._slots.pop()
         # It outlives this call: its bytes are its own from here on.
         reader = FieldReader(memoryview(bytes(frame)))
-        self._begin(slot, read_request(read_head(reader), reader))
+        head, all_left, at = read_head(reader), reader.left, reader.at
+        reader.left = ELEMENTS_AT_ONCE
+        try:
+            request = read_request(head, reader)
+        except LongMessageError:
+            reader.left, reader.at = all_left, at
+            request = partial(self.services.on_thread, read_request, head, reader)
+        self._begin(slot, request)
 
     def _token(self, token: bytes) -> None:
         """A frame within an exchange that version 0 of SaslHandshake began."""
@@ -299,7 +312,8 @@ class KafkaSession(FramedConnection):
         self._begin(TokenSlot(head), SaslAuthenticateRequest(token))
 
     def _begin(self, slot: Slot, request: Any) -> None:
-        """Nothing is read until the request is answered."""
+        """Nothing is read until the request is answered. A long one is a ``partial`` that reads
+        it."""
         if self.services.scope.closed:
             self.close()  # the broker ends; what waited behind a request that it gave up comes now
             return
@@ -335,8 +349,14 @@ class KafkaSession(FramedConnection):
 
     async def _answer(self, slot: Slot, request: Any) -> None:
         handler = self.handlers.table[slot.head.api_key]
+        long = isinstance(request, partial)
         try:
+            if long:
+                request = await request()
             response = await handler(self, slot.head, request)
+            if long:
+                slot.response = response
+                slot.made = await self.services.on_thread(slot.encoded)
         except MagnetarError as error:
             # A handler answers what it can; what it cannot say in its answer ends the connection,
             # and the client asks again.
@@ -362,7 +382,7 @@ class KafkaSession(FramedConnection):
         while slots and slots[0].done:
             first = slots.popleft()
             if first.response is not None:
-                parts, size = first.encoded()
+                parts, size = first.made or first.encoded()
                 self.write_parts(parts, size)
         if self.paused and len(slots) <= SLOTS_MAX // 2:
             self.resume(KafkaPaused.SLOTS)

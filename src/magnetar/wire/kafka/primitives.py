@@ -32,8 +32,12 @@ _F64: Final = struct.Struct(">d")
 _U16: Final = struct.Struct(">H")
 
 
+class LongMessageError(ProtocolError):
+    """A message has more elements than the reader was to read."""
+
+
 class FieldReader:
-    """Reads one frame's fields in order."""
+    """Reads one frame's fields in order. ``left``: how many elements of arrays it may yet have."""
 
     __slots__ = ("at", "end", "left", "view")
 
@@ -127,7 +131,7 @@ class FieldReader:
             )
         self.left -= count
         if self.left < 0:
-            raise ProtocolError(f"more than {ELEMENTS_MAX} array elements in one message")
+            raise LongMessageError(f"more than {ELEMENTS_MAX} array elements in one message")
         return count
 
     def done(self, what: str) -> None:

@@ -73,6 +73,14 @@ class KafkaWorld:
         assert self.broker.kafka is not None
         self.server = self.broker.kafka
         self.services = self.server.services
+        self.services.on_thread = self._on_thread
+        self.on_threads: list[str] = []
+        """What was done so."""
+
+    async def _on_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        self.on_threads.append(work.__name__)
+        await asyncio.sleep(0)
+        return work(*arguments)
 
     async def start(self) -> KafkaWorld:
         await self.broker.start()

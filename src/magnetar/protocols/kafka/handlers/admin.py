@@ -45,6 +45,7 @@ from magnetar.protocols.kafka.peers import told_one
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.topics.partitioned_deletion import delete_partitioned
 from magnetar.wire.kafka.admin_messages import (
     CreatedConfig,
@@ -80,10 +81,11 @@ BY_NAMES: Final = 5
 async def create_topics(
     session: KafkaSession, head: RequestHead, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    answer = CreateTopicsResponse()
+    answer, turns = CreateTopicsResponse(), LoopTurns()
     # Clients take an answer with one topic twice for a broken one: each has one answer.
     times = Counter(topic.name for topic in request.topics)
     for topic in {topic.name: topic for topic in request.topics}.values():
+        await turns.next()
         said = CreatedTopic(topic.name)
         answer.topics.append(said)
         try:
@@ -236,9 +238,10 @@ async def _check_away(
 async def create_partitions(
     session: KafkaSession, head: RequestHead, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    answer = CreatePartitionsResponse()
+    answer, turns = CreatePartitionsResponse(), LoopTurns()
     times = Counter(topic.name for topic in request.topics)
     for topic in {topic.name: topic for topic in request.topics}.values():
+        await turns.next()
         said = GrownTopic(topic.name)
         answer.topics.append(said)
         if times[topic.name] > 1:
@@ -287,7 +290,7 @@ async def _grow(
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    answer = DeleteTopicsResponse()
+    answer, turns = DeleteTopicsResponse(), LoopTurns()
     await name_deleted(session.services, request)
     # A broker asks the one that is to own what nobody owns. Would that one choose again, it might
     # choose the first, which would ask it back, for ever.
@@ -295,6 +298,7 @@ async def delete_topics(
     asked = [(each.name, each.topic_id) for each in request.topics]
     asked += [(name, NO_UUID) for name in request.names]
     for name, topic_id in dict.fromkeys(asked):
+        await turns.next()
         said = DeletedTopic(name, topic_id)
         answer.topics.append(said)
         if name is None:

@@ -74,6 +74,7 @@ from magnetar.protocols.kafka.topic_settings import (
     check_lags,
     listed,
 )
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -133,8 +134,9 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 async def describe_configs(
     session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    answer = DescribeConfigsResponse()
+    answer, turns = DescribeConfigsResponse(), LoopTurns()
     for resource in resources_once(request.resources):
+        await turns.next()
         said = DescribedResource(kind=resource.kind, name=resource.name)
         answer.results.append(said)
         try:
@@ -316,7 +318,9 @@ async def alter_configs(
 ) -> AlterConfigsResponse:
     """All that can be set is, to what is given or to nothing."""
     answer, times = AlterConfigsResponse(), _times(request.resources)
+    turns = LoopTurns()
     for resource in {(each.kind, each.name): each for each in request.resources}.values():
+        await turns.next()
         said = _malformed(
             resource, times, [each.name for each in resource.configs if each.value is None]
         )
@@ -335,7 +339,9 @@ async def incremental_alter_configs(
     session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     answer, times = IncrementalAlterConfigsResponse(), _times(request.resources)
+    turns = LoopTurns()
     for resource in {(each.kind, each.name): each for each in request.resources}.values():
+        await turns.next()
         unsaid = [
             each.name
             for each in resource.configs

@@ -26,6 +26,7 @@ from magnetar.protocols.kafka.coordination.live_groups import Reader
 from magnetar.protocols.kafka.handlers.heartbeat_bounds import too_much
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
     CONSUMER_MEMBER,
@@ -93,9 +94,10 @@ class ConsumerGroupHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        groups = [
-            await self._describe(session, group_id) for group_id in dict.fromkeys(request.groups)
-        ]
+        groups, turns = [], LoopTurns()
+        for group_id in dict.fromkeys(request.groups):
+            await turns.next()
+            groups.append(await self._describe(session, group_id))
         for said in groups:
             if request.include_operations and not said.error_code:
                 said.operations = ON_GROUP

@@ -76,8 +76,9 @@ class GroupAdminHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse:
-        answer = DescribeGroupsResponse()
+        answer, turns = DescribeGroupsResponse(), LoopTurns()
         for group_id in dict.fromkeys(request.groups):
+            await turns.next()
             try:
                 shard, group = await self.coordinator.known_group(group_id)
             except MagnetarError as error:
@@ -94,9 +95,10 @@ class GroupAdminHandlers:
     async def delete(
         self, session: KafkaSession, head: RequestHead, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse:
-        results = [
-            DeletedGroup(name, await self._delete(name)) for name in dict.fromkeys(request.groups)
-        ]
+        results, turns = [], LoopTurns()
+        for name in dict.fromkeys(request.groups):
+            await turns.next()
+            results.append(DeletedGroup(name, await self._delete(name)))
         return DeleteGroupsResponse(results=results)
 
     async def _delete(self, group_id: str) -> ErrorCode:

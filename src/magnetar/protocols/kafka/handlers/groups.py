@@ -78,7 +78,10 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         keys = request.keys if head.version >= 4 else [request.key]
-        found = [await self._find(session, key, request.key_type) for key in keys]
+        found, turns = [], LoopTurns()
+        for key in keys:
+            await turns.next()
+            found.append(await self._find(session, key, request.key_type))
         if head.version >= 4:
             return FindCoordinatorResponse(coordinators=found)
         (one,) = found
@@ -182,8 +185,9 @@ class GroupHandlers:
     ) -> LeaveGroupResponse:
         several = head.version >= 3
         leaving = request.members if several else [LeavingMember(request.member_id)]
-        answer = LeaveGroupResponse()
+        answer, turns = LeaveGroupResponse(), LoopTurns()
         for member in leaving:
+            await turns.next()
             try:
                 now_ms = session.services.steady_ms()
                 error_code = await self._leave(request.group_id, member, now_ms)

@@ -10,6 +10,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.handlers.each_once import topics_once
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import error_code
 from magnetar.wire.kafka.producer_messages import (
@@ -24,11 +25,12 @@ from magnetar.wire.kafka.producer_messages import (
 async def describe_producers(
     session: KafkaSession, head: RequestHead, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    answer = DescribeProducersResponse()
+    answer, turns = DescribeProducersResponse(), LoopTurns()
     for topic in topics_once(request.topics):
         said = ProducersOfTopic(topic.name)
         answer.topics.append(said)
         for index in topic.partitions:
+            await turns.next()
             said.partitions.append(await _of_partition(session.services, topic.name, index))
     return answer
 

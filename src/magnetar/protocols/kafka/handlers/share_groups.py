@@ -24,6 +24,7 @@ from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.shares.share_group import ShareHeartbeat, ShareMember
 from magnetar.protocols.kafka.shares.share_records import ShareStateKey
 from magnetar.protocols.kafka.shares.simple_assignor import SIMPLE
+from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
     JOIN_EPOCH,
@@ -104,8 +105,9 @@ class ShareGroupHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: ShareGroupDescribeRequest
     ) -> ShareGroupDescribeResponse:
-        answer = ShareGroupDescribeResponse()
+        answer, turns = ShareGroupDescribeResponse(), LoopTurns()
         for group_id in dict.fromkeys(request.groups):
+            await turns.next()
             said = await self._describe(session, group_id)
             if request.include_operations and not said.error_code:
                 said.operations = ON_GROUP
