@@ -486,11 +486,14 @@ class Topics:
         at a time."""
         self._closed = True
         self._unloading.close()
-        drains = [self._scope.spawn(t.drain(), f"drain {t.name}") for t in self._open.values()]
+        topics = list(self._open.values())
+        drains = [self._scope.spawn(t.drain(), f"drain {t.name}") for t in topics if t.stop_sends()]
         if drains:
             await asyncio.wait(drains, timeout=DRAIN_S)
-        for topic in self._open.values():
+        for number, topic in enumerate(topics, 1):
             topic.disconnect()
+            if number % TELLS_PER_TURN == 0:
+                await asyncio.sleep(0)
         self._frames.close()
         names = list(self._open)
         for start in range(0, len(names), CLOSES_AT_ONCE):

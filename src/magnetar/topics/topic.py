@@ -454,6 +454,12 @@ class Topic(SubscribableTopic):
                 "connected; close them first, or force it"
             )
 
+    def stop_sends(self) -> bool:
+        """Take no more sends; whether some are under way (``drain``)."""
+        for producer in self.producers.values():
+            producer.closed = True
+        return any(producer.pending for producer in self.producers.values())
+
     async def drain(self) -> None:
         """Take no more sends and wait until those under way have their outcomes."""
         for producer in list(self.producers.values()):
