@@ -44,10 +44,10 @@ from magnetar.bookie.storage import storage as storage_module
 from magnetar.bookie.storage.ledger_record import LedgerRecord
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig, JournalConfig
-from magnetar.env.disk import Buffer, DiskFile, RealDisk, RealFile
+from magnetar.env.files.disk import Buffer, DiskFile, RealDisk, RealFile
 from magnetar.env.metadata import CreateMode
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.env.sqlite_tree import SqliteTree
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_tree import SqliteTree
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.metrics import Metrics
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import uvloop
 
-from magnetar.env.connections import Connections
-from magnetar.env.framed import FramedConnection
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import FramedConnection
 from magnetar.model.errors import ProtocolError
 from magnetar.wire.pulsar import replies
 from magnetar.wire.pulsar.commands import command_type, decode_command, encode_command

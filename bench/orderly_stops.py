@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.measure import machine
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.many_topics import ManyTopics, TopicTraffic
 from tests.scenarios.publisher import connect

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from bench.measure import machine
 from bench.results import store, table
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.ids import BookieId
 from magnetar.repair.marks import ShortageMarks

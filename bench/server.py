@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.trees import ROOT, environment_of
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 
 WORK_DIR = ROOT / "out" / "bench"
 READY_TIMEOUT_S = 120.0  # on a machine that has other things to do

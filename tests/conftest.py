@@ -11,7 +11,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 
 # A stall of the machine is no finding, and a run is the same as the one before. For other examples:
 # --hypothesis-profile=default, with --hypothesis-seed to repeat what it finds.

@@ -15,7 +15,7 @@ from typing import Final
 import httpx
 import pyarrow.fs
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 
 SERVER: Final = os.environ.get("MAGNETAR_S3_SERVER", "")
 READY_S: Final = 60.0

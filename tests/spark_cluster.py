@@ -19,7 +19,7 @@ from types import TracebackType
 import httpx
 import pyspark
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 
 HOME = Path(pyspark.__file__).parent
 READY_S = 150.0

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 
 READY_TIMEOUT_S = 90.0
 END_S = 60.0

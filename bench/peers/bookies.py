@@ -34,7 +34,7 @@ import psutil
 from bench import results
 from bench.measure import machine
 from bench.server import work_directory
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.interop.bookkeeper.conftest import HERE, initialize, java_bookie
 from tests.roles import Role
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
 from magnetar.model.errors import ConfigError
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from bench.peers.jars import fetched_jars
 from bench.server import work_directory
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
+from magnetar.env.network.free_ports import free_port
 
 HERE = Path(__file__).parent
 PYTHON_CLIENT = "confluent-kafka"

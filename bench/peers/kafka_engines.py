@@ -33,7 +33,7 @@ from bench import results
 from bench.measure import cpu_of_trees, machine, process_table, resident_mib
 from bench.peers.kafka import Fetched, fetched, kafka_on
 from bench.server import standalone_on, work_directory
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 
 SIZES = {100: 500_000, 1024: 200_000}
 RATE, SECONDS = 20_000, 10

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from bench.peers.kafka import new_id
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
+from magnetar.env.network.free_ports import free_port
 from magnetar.model.errors import StartError
 from magnetar.proving.client import Address
 from magnetar.proving.counting import LaneSpec

@@ -26,8 +26,8 @@ import httpx
 from bench.peers.jars import fetched_jars
 from bench.server import work_directory
 from bench.trees import ROOT
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
+from magnetar.env.network.free_ports import free_port
 
 HERE = Path(__file__).parent
 READY_S = 300.0

@@ -29,9 +29,9 @@ from kazoo.client import KazooClient
 from bench.peers.bookkeeper_ledgers import BookKeeperClient, BookKeeperLedgers
 from bench.peers.pulsar import OPENED
 from bench.peers.pulsar_client import NAMESPACE, PulsarProtocol
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer, find_java
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer, find_java
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import StartError
 from magnetar.proving.counting import LaneSpec

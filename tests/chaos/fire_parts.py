@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from tests.roles import Role
 from tests.spark_cluster import SparkCluster, end_group, environment, submit
 

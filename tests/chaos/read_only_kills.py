@@ -41,7 +41,7 @@ from typing import Any, Final
 
 import pulsar
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.publisher import connect
 from tests.scenarios.shared_brokers import Brokers

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.scenarios.cluster import SESSION_MS, Cluster
 from tests.scenarios.many_topics import ManyTopics

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
-from magnetar.env.watches import Listeners, PathWatches
+from magnetar.env.metadata_stores.watches import Listeners, PathWatches
 from magnetar.model.errors import (
     BadVersionError,
     NodeExistsError,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger import LedgerConfig, connect
 from tests.integration.test_operators import magnetar, told
 from tests.roles import Role

@@ -19,7 +19,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import BookieConfig, Config, MetadataConfig
 from magnetar.env.metadata import CreateMode
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger.bookies import AddFlag
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import BookieRegisteredError, MagnetarError

@@ -23,7 +23,7 @@ from magnetar.app.outside import real
 from magnetar.app.process import Process
 from magnetar.app.roles import open_bookie
 from magnetar.config import BookieConfig, Config, JournalConfig
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.certificates import Authority
 from tests.roles import Role
 

@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import OffsetOutOfRangeError
 
 from magnetar.cli.rest import RestClient
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.log.partition.batch_header import whole_batches
 from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.log_directory import LogDirectory

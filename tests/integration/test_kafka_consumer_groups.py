@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka.peers import PeerLines
 from magnetar.wire.kafka.apis import ApiKey

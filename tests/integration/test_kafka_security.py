@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.certificates import Authority, Pem
 from tests.standalone import Standalone
 from tests.unit.cluster.security.files import token, write_secret, write_users

@@ -15,7 +15,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import SessionLimits
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import connection_options

@@ -11,7 +11,7 @@ import httpx
 import pulsar
 import pytest
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger import LedgerConfig, NotEnoughBookiesError, sync
 from tests.roles import END_S, Role
 

@@ -13,7 +13,7 @@ import httpx
 import pulsar
 import pytest
 
-from magnetar.env.tls import client_tls
+from magnetar.env.network.tls import client_tls
 from tests.certificates import Authority
 from tests.roles import Role
 from tests.unit.cluster.security.files import token, write_secret

@@ -15,8 +15,8 @@ import httpx
 import pulsar
 import pytest
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.tls import client_tls
+from magnetar.env.network.free_ports import free_port
+from magnetar.env.network.tls import client_tls
 from magnetar.model.errors import NotAllowedError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.writing.staged_session import StagedSession

@@ -14,7 +14,7 @@ import kafka
 import pulsar
 import pytest
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.integration.test_several_brokers import Several, eventually
 from tests.standalone import Standalone
 

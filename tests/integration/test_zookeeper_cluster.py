@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from magnetar.bookie.cookie import check_cookie
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import (
@@ -36,7 +36,7 @@ INFO = BookieServiceInfo.of_address("127.0.0.1", 3181)
 BOOKIE = """
 import asyncio, sys
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.wire.bookie.metadata_service import BookieServiceInfo
 
 async def main():

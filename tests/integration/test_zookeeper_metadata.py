@@ -18,10 +18,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
-from magnetar.env.free_ports import free_port
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState, Versioned
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from magnetar.log.managed.node import RecordNode
 from magnetar.model.errors import (
     BadVersionError,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from magnetar.model.errors import ConfigError
 from tests.roles import Role
 

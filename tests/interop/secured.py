@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.certificates import Authority
 from tests.standalone import Standalone
 from tests.unit.cluster.security.files import token, write_secret

@@ -13,7 +13,7 @@ from typing import Any
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.cli import servers
 from magnetar.cli.main import main
-from magnetar.env.disk import Buffer, RealDisk, RealFile
+from magnetar.env.files.disk import Buffer, RealDisk, RealFile
 
 
 def _journal_is_not_synced() -> None:

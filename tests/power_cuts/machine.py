@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.proving.power_cut.disk import ModelDisk
 from magnetar.proving.power_cut.shim import under_shim
 from magnetar.proving.power_cut.trace import read_trace

@@ -26,8 +26,8 @@ from pathlib import Path
 from magnetar.bookie.journal.journal_files import JOURNAL_SUFFIX
 from magnetar.bookie.storage.marks import MARK_NAME, decode_marks
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.socket_metadata_server import MetadataServer
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.socket_metadata_server import MetadataServer
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import fails
 from magnetar.ledger.bookies import ReadFlag
 from magnetar.ledger.catalog.metadata import LedgerManager

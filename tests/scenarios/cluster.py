@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.roles import Role
 from tests.scenarios.link import Link
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from rocksdict import Checkpoint
 
 from magnetar.bookie.storage.location_index import LocationIndex
-from magnetar.env.disk import Buffer, DiskFile, RealDisk
+from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
 from magnetar.model.errors import BookieIOError
 
 SECTOR_BYTES = 512

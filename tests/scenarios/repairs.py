@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from magnetar.config import Config, LedgerConfig, MetadataConfig
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger import sync
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connection_options, open_access

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.roles import Role
 from tests.scenarios.cluster import Cluster
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from tests.chaos.crash_publish import judge
 from tests.roles import END_S
 from tests.scenarios.cluster import SESSION_MS, Cluster

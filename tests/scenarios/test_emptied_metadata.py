@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.shared_brokers import Brokers
 from tests.scenarios.test_replicated_partitions import TOPIC, WAIT_S, Producing, read_all

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig, LedgerConfig
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connections.channel import Address, ConnectionOptions

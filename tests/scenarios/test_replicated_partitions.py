@@ -16,7 +16,7 @@ import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.shared_brokers import Brokers
 

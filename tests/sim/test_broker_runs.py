@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from magnetar.metrics import Metrics
-from magnetar.topics.feed import EntryFeed
+from magnetar.topics.consuming.feed import EntryFeed
 from magnetar_sim.brokers.broker_run import has_brokers
 from magnetar_sim.cluster_run import run_cluster
 from tests.sim.mutants.cursors import CURSORS

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.env.connections import Connections
-from magnetar.env.framed import FramedConnection
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import FramedConnection
 from magnetar.log.managed.node import RecordNode
 from magnetar.model.errors import (
     BadVersionError,

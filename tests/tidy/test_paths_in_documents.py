@@ -41,4 +41,4 @@ def test_named_files_are_there(document: Path) -> None:
 def test_a_file_that_is_gone_would_be_found() -> None:
     assert named("see `broker/gone.py` and `env/`") == ["broker/gone.py", "env/"]
     assert not is_there("broker/gone.py", ROOT / "README.md")
-    assert is_there("env/framed.py", ROOT / "README.md")
+    assert is_there("env/network/framed.py", ROOT / "README.md")

@@ -54,7 +54,7 @@ PLANTED = [
     (rules.layers, "magnetar.topics.topic", "import magnetar.topics.registry\n"),
     (
         rules.layers,
-        "magnetar.topics.consumer",
+        "magnetar.topics.consuming.consumer",
         "if TYPE_CHECKING:\n    from magnetar.topics.topic import Topic\n",
     ),
     (rules.layers, "magnetar.topics.newpart", "x = 1\n"),

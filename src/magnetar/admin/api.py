@@ -9,21 +9,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from magnetar import __version__
-from magnetar.admin import (
-    broker_api,
-    compaction_api,
-    deletion_api,
-    errors,
-    health_api,
-    ledger_api,
-    message_api,
-    namespace_api,
-    permission_api,
-    policy_api,
-    schema_api,
-    termination_api,
-    topic_api,
-)
+from magnetar.admin import errors
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.compaction import CompactionService
@@ -36,6 +22,20 @@ from magnetar.admin.messages import MessageService
 from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.policies import PolicyService
+from magnetar.admin.routes import (
+    broker_api,
+    compaction_api,
+    deletion_api,
+    health_api,
+    ledger_api,
+    message_api,
+    namespace_api,
+    permission_api,
+    policy_api,
+    schema_api,
+    termination_api,
+    topic_api,
+)
 from magnetar.admin.schemas import SchemaService
 from magnetar.admin.termination import TerminationService
 from magnetar.admin.topics import TopicService

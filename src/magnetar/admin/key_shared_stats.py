@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from magnetar.admin.stats_views import ConsumerView, DrainingHashView
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.dispatch.key_policy import HashRange
 from magnetar.topics.dispatch.keyed import Draining
 from magnetar.topics.dispatch.seats import Seat
-from magnetar.topics.subscription import Subscription
 
 DRAINING_MAX: Final = 100
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})

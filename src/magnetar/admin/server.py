@@ -1,7 +1,7 @@
 """The HTTP server: uvicorn in the process's own event loop.
 
-The socket is bound (``env.listening``) before any of this is loaded, so its port is known and one
-in use is found out at once. uvicorn's own main loop, which wakes ten
+The socket is bound (``env.network.listening``) before any of this is loaded, so its port is known
+and one in use is found out at once. uvicorn's own main loop, which wakes ten
 times a second, is not run: signals, the end and the ``Date`` header are not its business here, so
 an idle server costs nothing.
 
@@ -22,8 +22,8 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from magnetar.env.certificates import peer_name
-from magnetar.env.listening import port_of
+from magnetar.env.network.certificates import peer_name
+from magnetar.env.network.listening import port_of
 
 log = structlog.get_logger(__name__)
 

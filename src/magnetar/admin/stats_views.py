@@ -4,7 +4,7 @@ something here, and a few of our own (marked).
 Counters (``...Counter``) run since the topic was loaded (``loadedAt``): a restart begins them
 anew, while ``storageSize``, backlogs and ``internalStats`` are of what is stored. Rates are per
 second over the last 10 to 20 s (``topics.rates``); throughputs are bytes per second.
-``msgBacklog`` counts messages (``topics.backlog``), where Pulsar's counts entries.
+``msgBacklog`` counts messages (``topics.consuming.backlog``), where Pulsar's counts entries.
 """
 
 from __future__ import annotations

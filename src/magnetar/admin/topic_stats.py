@@ -25,14 +25,14 @@ from magnetar.admin.stats_views import (
 )
 from magnetar.log.seam import CompactedStats, LogStats, StoredAt
 from magnetar.model.url_secrets import without_passwords
-from magnetar.topics.access import AccessMode
-from magnetar.topics.backlog import Backlog, backlogs
-from magnetar.topics.consumer import Consumer
-from magnetar.topics.followed_topic import FollowedTopic
-from magnetar.topics.producer import Producer
+from magnetar.topics.consuming.backlog import Backlog, backlogs
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.following.followed_topic import FollowedTopic
+from magnetar.topics.publishing.access import AccessMode
+from magnetar.topics.publishing.producer import Producer
 from magnetar.topics.rates import Rates
 from magnetar.topics.stats import KIND_NAMES, backlog_bytes
-from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
 
 Totals = TypeVar("Totals", bound=TopicTotals)

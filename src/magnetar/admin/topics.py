@@ -46,7 +46,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics.engine_rules import EngineRules
-from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.following.followed_topics import FollowedTopics
 from magnetar.topics.partitioned_deletion import delete_partitioned, parts_of
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates

@@ -34,10 +34,10 @@ from magnetar.cluster.sharing.led_topics import LedTopics
 from magnetar.cluster.sharing.shared_topics import SharedTopics
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig, PartitionConfig, TlsConfig
-from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.tls import TlsFiles
 from magnetar.env.tasks import TaskScope, defect, fails
-from magnetar.env.tls import TlsFiles
 from magnetar.log.partition.leading import PartitionLeading
 from magnetar.log.seam import LogStore
 from magnetar.metrics import Metrics
@@ -56,7 +56,7 @@ from magnetar.staging.reading import StagedReading
 from magnetar.staging.seams import ReadableStagedLedgers
 from magnetar.topics.bindings import OwnerBindings
 from magnetar.topics.compacting import TopicCompactions
-from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.following.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.name_lists import NameLists
 from magnetar.topics.rates import Rates

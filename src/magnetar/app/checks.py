@@ -12,10 +12,10 @@ from magnetar.app.securing import open_server_tls
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers.read_failures import REMEDY
 from magnetar.config import LedgerConfig, TlsConfig
-from magnetar.env.connections import Connections
-from magnetar.env.descriptors import DescriptorPlan, open_descriptors
+from magnetar.env.files.descriptors import DescriptorPlan, open_descriptors
 from magnetar.env.health import WELL, Check, PartHealth
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.connections import Connections
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.seam import TableLag

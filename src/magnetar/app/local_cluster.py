@@ -23,7 +23,7 @@ from magnetar.app.outside import real
 from magnetar.app.process import Process
 from magnetar.app.several import Wanted, choose_ports, free_ports, start_brokers
 from magnetar.config import Config
-from magnetar.env.data_dir import DataDir
+from magnetar.env.files.data_dir import DataDir
 from magnetar.env.tasks import TaskScope, ends_role
 
 log = structlog.get_logger(__name__)

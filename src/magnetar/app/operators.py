@@ -11,7 +11,7 @@ from typing import Any
 
 from magnetar.app.outside import Outside, real
 from magnetar.config import Config
-from magnetar.env.data_dir import metadata_file
+from magnetar.env.files.data_dir import metadata_file
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
 from magnetar.ledger.connections.registry import BookieRegistry

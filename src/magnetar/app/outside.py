@@ -19,9 +19,9 @@ from uuid import UUID
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, Config
-from magnetar.env.data_dir import DataDir
-from magnetar.env.descriptors import raise_limit
-from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.files.data_dir import DataDir
+from magnetar.env.files.descriptors import raise_limit
+from magnetar.env.files.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.managed.history import ProcessHistory
 from magnetar.metrics import Metrics
@@ -87,18 +87,18 @@ async def _open_metadata(config: Config, default_file: Path) -> MetadataStore:
     """Only the client that is wanted is imported: a start pays for what it uses."""
     url = config.metadata.url
     if url.startswith("zk://"):
-        from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+        from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 
         return await ZooKeeperMetadataStore.open(
             url, session_timeout_ms=config.metadata.session_timeout_ms
         )
     if url.startswith(SOCKET_SCHEME):
-        from magnetar.env.socket_metadata import SocketMetadataStore
+        from magnetar.env.metadata_stores.socket_metadata import SocketMetadataStore
 
         return await SocketMetadataStore.open(
             url, session_timeout_ms=config.metadata.session_timeout_ms
         )
-    from magnetar.env.sqlite_metadata import SqliteMetadataStore
+    from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 
     file = Path(url.removeprefix(SQLITE_SCHEME)) if url else default_file
     return await SqliteMetadataStore.open(file)

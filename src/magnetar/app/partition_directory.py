@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.serving.partition_names import DEFAULT
 from magnetar.log.policy import PieceRule

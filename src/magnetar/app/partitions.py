@@ -13,7 +13,7 @@ from magnetar.app.ending import end_within
 from magnetar.app.process import Process
 from magnetar.app.storage import Cluster
 from magnetar.config import Config, PartitionConfig
-from magnetar.env.disk_space import SpaceRules
+from magnetar.env.files.disk_space import SpaceRules
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.log.engines.partition_store import PartitionLogStore

@@ -13,10 +13,10 @@ from magnetar.app.fate import Fate
 from magnetar.app.outside import Outside
 from magnetar.app.securing import open_server_tls
 from magnetar.config import Config
-from magnetar.env.connections import Connections
-from magnetar.env.descriptors import DescriptorPlan, open_descriptors, plan_descriptors
+from magnetar.env.files.descriptors import DescriptorPlan, open_descriptors, plan_descriptors
 from magnetar.env.health import Health
-from magnetar.env.tls import TlsFiles
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.tls import TlsFiles
 from magnetar.metrics import Metrics
 from magnetar.model.ids import BookieId
 from magnetar.model.space import WaitingSpace

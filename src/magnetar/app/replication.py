@@ -20,8 +20,8 @@ from magnetar.cluster.brokers.reports import BrokerReport
 from magnetar.cluster.sharing.led_topics import LedBy
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import PartitionConfig
-from magnetar.env.connections import Connections
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.leading import PartitionLeading

@@ -20,8 +20,8 @@ from magnetar.app.storage import Cluster, StartedBookie
 from magnetar.cluster.security.access import Access
 from magnetar.config import Config
 from magnetar.env.health import WELL, Check, PartHealth
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, host_port, port_of
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.listening import ANY_ADDRESS, advertised_host, bind, host_port, port_of
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.bookie_state import BookieState
 from magnetar.model.errors import DigestError, MagnetarError, StartError
@@ -35,7 +35,7 @@ NO_HTTP: Final = -1
 HTTP_END_S: Final = 3.0
 SANITY_S: Final = 5.0
 SANITY_ENTRIES: Final = 10
-MODULES: Final = ("magnetar.admin.api", "magnetar.admin.server", "magnetar.admin.bookie_api")
+MODULES: Final = ("magnetar.admin.api", "magnetar.admin.server", "magnetar.admin.routes.bookie_api")
 
 
 def bind_http(config: Config) -> socket.socket | None:
@@ -81,7 +81,8 @@ async def _serve(process: Process, bound: socket.socket, queries: Any = None) ->
     await asyncio.to_thread(_import)
     from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
-    from magnetar.admin import api, bookie_api
+    from magnetar.admin import api
+    from magnetar.admin.routes import bookie_api
     from magnetar.admin.server import HttpServer
 
     config, metrics = process.config, process.metrics
@@ -126,7 +127,7 @@ def _registration_check(registry: BookieRegistry, bookie_id: BookieId) -> Check:
 
 
 class _Queries:
-    """``admin.bookie_api.BookieQueries``."""
+    """``admin.routes.bookie_api.BookieQueries``."""
 
     def __init__(
         self, process: Process, cluster: Cluster, started: StartedBookie, registry: BookieRegistry

@@ -13,10 +13,10 @@ import structlog
 
 from magnetar.app.fate import Fate
 from magnetar.config import BookieConfig, Config
-from magnetar.env.data_dir import DataDir
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, check_free
+from magnetar.env.files.data_dir import DataDir
+from magnetar.env.metadata_stores.zookeeper_server import EnsembleMember, ZooKeeperServer
+from magnetar.env.network.listening import ANY_ADDRESS, advertised_host, bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
-from magnetar.env.zookeeper_server import EnsembleMember, ZooKeeperServer
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import structlog
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.own import OwnAccess, read_token
 from magnetar.config import Config, TlsConfig
-from magnetar.env.tls import TlsFiles, client_tls, server_tls
-from magnetar.env.watched_file import WatchedFile
+from magnetar.env.files.watched_file import WatchedFile
+from magnetar.env.network.tls import TlsFiles, client_tls, server_tls
 from magnetar.model.errors import AuthenticationError, StartError
 
 log = structlog.get_logger(__name__)

@@ -37,7 +37,8 @@ from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.config import KEPT_FOR_EVER, Config, LedgerConfig, keeps_everything
 from magnetar.env.exclusive import ExclusiveClaim
-from magnetar.env.listening import (
+from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.listening import (
     ANY_ADDRESS,
     advertised_host,
     bind,
@@ -45,9 +46,8 @@ from magnetar.env.listening import (
     host_port,
     port_of,
 )
-from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.tls import TlsListener
 from magnetar.env.tasks import TaskScope
-from magnetar.env.tls import TlsListener
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.connecting import LedgerAccess
 from magnetar.ledger.directory import LedgerDirectory

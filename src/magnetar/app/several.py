@@ -1,7 +1,8 @@
 """Several brokers on one machine, each a process: one Python process uses one core.
 
 ``run_standalone`` has the metadata and the bookies in this process and shares both with the
-brokers: the metadata through a Unix socket (``env.socket_metadata``), the bookies over TCP.
+brokers: the metadata through a Unix socket (``env.metadata_stores.socket_metadata``), the bookies
+over TCP.
 It serves HTTP on the port behind the brokers' own (``http.port`` + their number): health and
 metrics of the bookies. Each broker tells that health with its own, so that whoever asks any of them
 hears of a disk that fails.
@@ -40,12 +41,12 @@ from magnetar.app.role_http import serve_health
 from magnetar.app.standalone import check_bookies, start_bookies
 from magnetar.app.storage import open_cluster, open_metadata
 from magnetar.config import Config
-from magnetar.env.data_dir import DataDir
-from magnetar.env.free_ports import free_port
-from magnetar.env.listening import ANY_ADDRESS, advertised_host, bind, host_port
+from magnetar.env.files.data_dir import DataDir
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.socket_metadata import SCHEME
-from magnetar.env.socket_metadata_server import MetadataServer
+from magnetar.env.metadata_stores.socket_metadata import SCHEME
+from magnetar.env.metadata_stores.socket_metadata_server import MetadataServer
+from magnetar.env.network.free_ports import free_port
+from magnetar.env.network.listening import ANY_ADDRESS, advertised_host, bind, host_port
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.model.errors import ConfigError, StartError
 

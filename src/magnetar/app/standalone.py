@@ -36,8 +36,8 @@ from magnetar.app.storage import (
 )
 from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import Config
-from magnetar.env.data_dir import DataDir
-from magnetar.env.listening import bind, check_free
+from magnetar.env.files.data_dir import DataDir
+from magnetar.env.network.listening import bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.model.errors import StartError
 

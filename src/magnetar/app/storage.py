@@ -22,9 +22,9 @@ from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import SessionLimits
 from magnetar.bookie.space.collector import Collector
 from magnetar.config import BookieConfig
-from magnetar.env.data_dir import metadata_file
-from magnetar.env.listening import advertised_host, cannot_listen
+from magnetar.env.files.data_dir import metadata_file
 from magnetar.env.metadata import MetadataStore
+from magnetar.env.network.listening import advertised_host, cannot_listen
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.ledger.bookies import BookieClient
 from magnetar.ledger.catalog.metadata import LedgerManager, LivingRange

@@ -51,7 +51,7 @@ from magnetar.bookie.storage.entry_runs import EntryRuns, count_within, size_of
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.files.disk import Disk, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.bookie_state import DirectoryState, JournalState
 from magnetar.model.entry import LacReply

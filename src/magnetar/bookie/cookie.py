@@ -29,7 +29,7 @@ import structlog
 from magnetar.bookie.directory_names import CURRENT, GENERATION, VERSION
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.marks import MARK_NAME, MarkFile, Marks
-from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.files.disk import Disk, RealDisk
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import (
     BookieIOError,

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from magnetar.config import BookieConfig, JournalConfig
-from magnetar.env.disk_space import Space
+from magnetar.env.files.disk_space import Space
 
 FLUSHED_PART = 32
 LOG_PART = 8

@@ -31,7 +31,7 @@ from typing import Final
 import structlog
 
 from magnetar.bookie.directory_names import CURRENT, GENERATION
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.env.metadata import MetadataStore
 from magnetar.model.errors import BookieIOError, MetadataError, NodeExistsError, NoNodeError
 from magnetar.model.ids import BookieId

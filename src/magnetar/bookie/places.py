@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from magnetar.bookie.journal.journal import Journal
 from magnetar.bookie.storage.storage import LedgerStorage
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.model.bookie_state import DirectoryState, JournalState
 from magnetar.model.errors import BookieIOError
 

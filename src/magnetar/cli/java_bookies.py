@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpx
 
-from magnetar.env.listening import host_port
+from magnetar.env.network.listening import host_port
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import BookieId
 

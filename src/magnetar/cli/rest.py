@@ -11,7 +11,7 @@ import click
 import httpx
 
 from magnetar.cli.credentials import credential_options, shown
-from magnetar.env.tls import trusting
+from magnetar.env.network.tls import trusting
 from magnetar.model.errors import ConfigError, RestError
 from magnetar.model.host_names import is_host_name
 

@@ -16,7 +16,7 @@ from magnetar.cli import process
 from magnetar.cli.paths import GivenPath
 from magnetar.config import Config
 from magnetar.config_loading import load
-from magnetar.env.listening import bind
+from magnetar.env.network.listening import bind
 from magnetar.model.errors import ConfigError, StartError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -458,7 +458,7 @@ def zookeeper_membership(members: Sequence[str], number: int | None) -> Any:
     """None: the server stands alone. Raises ``ConfigError``."""
     if not members and number is None:
         return None
-    from magnetar.env.zookeeper_server import EnsembleMember
+    from magnetar.env.metadata_stores.zookeeper_server import EnsembleMember
 
     ports = [each.split(":") for each in members]
     if any(len(pair) != 2 or not all(map(str.isdecimal, pair)) for pair in ports):

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from magnetar.env.metadata import MetadataStore, SessionState, SilenceCounted
-from magnetar.env.silence import SILENT_SHARE
+from magnetar.env.network.silence import SILENT_SHARE
 
 
 class SessionGuard:

@@ -145,11 +145,11 @@ def open_by_catalog(
 
 async def _open_store(url: str, session_timeout_ms: int) -> MetadataStore:
     if url.startswith(ZOOKEEPER):
-        from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+        from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 
         return await ZooKeeperMetadataStore.open(url, session_timeout_ms=session_timeout_ms)
     if url.startswith(SQLITE):
-        from magnetar.env.sqlite_metadata import SqliteMetadataStore
+        from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 
         file = Path(url.removeprefix(SQLITE))
         if not await asyncio.to_thread(file.exists):  # opening would make it

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.config import LedgerConfig
+from magnetar.env.network.turn_end import TurnEnd
 from magnetar.env.timer_wheel import TimerWheel
-from magnetar.env.turn_end import TurnEnd
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.failure_notes import FailureNotes

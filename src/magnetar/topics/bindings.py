@@ -22,11 +22,11 @@ from magnetar.log.acknowledgements import AckImage
 from magnetar.log.seam import Binding, Cursor
 from magnetar.model.errors import BindingEndedError, MagnetarError, ServiceNotReadyError
 from magnetar.model.ids import Position
-from magnetar.topics.binding_rules import give, holds, is_asked, why_over
-from magnetar.topics.bound import BoundBroker, BoundSubscription, SeatsTaken
+from magnetar.topics.consuming.binding_rules import give, holds, is_asked, why_over
+from magnetar.topics.consuming.bound import BoundBroker, BoundSubscription, SeatsTaken
+from magnetar.topics.consuming.subscription import Kind, Subscription, check_seats
 from magnetar.topics.opening import open_durable
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Kind, Subscription, check_seats
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError
 from magnetar.model.ids import Position
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import NO_SUBSCRIPTIONS
 
 NAME_CHARACTERS_MAX = 512

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from magnetar.topics.consumer import Consumer
-from magnetar.topics.producer import Producer
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.publishing.producer import Producer
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
 
 SAMPLE_INTERVAL_S: Final = 10.0

@@ -39,14 +39,14 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.model.ids import Position
-from magnetar.topics.deduplicating import DeduplicationLimits, TopicDeduplication
+from magnetar.topics.consuming.subscription import limits_of
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policies_in_force import PoliciesInForce
 from magnetar.topics.policy import TopicPolicy
-from magnetar.topics.resend import KeptFrames
-from magnetar.topics.subscription import limits_of
+from magnetar.topics.publishing.deduplicating import DeduplicationLimits, TopicDeduplication
+from magnetar.topics.publishing.resend import KeptFrames
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
 from magnetar.topics.unloading import Unloading

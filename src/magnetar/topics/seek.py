@@ -11,10 +11,10 @@ Why: docs/adr/0063-seeks-send-consumers-away.md.
 
 from __future__ import annotations
 
-from magnetar.topics.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
+from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
 
 
 async def seek(

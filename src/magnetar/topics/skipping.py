@@ -20,11 +20,11 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
     ProtocolError,
 )
+from magnetar.topics.consuming.feed import behind_lost
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.entry_format import describe
-from magnetar.topics.feed import behind_lost
 from magnetar.topics.reading_on import entries_until, place_of
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
 
 STEP_ENTRIES: Final = 500
 STEP_BYTES: Final = 4 << 20

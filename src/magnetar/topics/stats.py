@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from magnetar.log.seam import LogStats
 from magnetar.model.ids import Position
-from magnetar.topics.subscription import Kind
+from magnetar.topics.consuming.subscription import Kind
 
 KIND_NAMES: Mapping[Kind, str] = {
     Kind.EXCLUSIVE: "Exclusive",

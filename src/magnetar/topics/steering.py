@@ -29,8 +29,8 @@ from magnetar.cluster.policies.read_rules import Asked
 from magnetar.cluster.steering import Move, Seeker, Sent, Sought, Steering
 from magnetar.cluster.topic_name import TopicName
 from magnetar.model.errors import MagnetarError, ServiceNotReadyError
+from magnetar.topics.consuming.subscription import Kind, Subscription
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Kind, Subscription
 from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)

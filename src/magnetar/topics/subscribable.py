@@ -31,14 +31,14 @@ from magnetar.model.errors import (
     TooManyConnectionsError,
 )
 from magnetar.model.ids import Position
-from magnetar.topics.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Limits, Subscription
+from magnetar.topics.consuming.transaction_view import Given, given_between, last_delivered
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.policy import TopicPolicy
 from magnetar.topics.positions import PublishTime
-from magnetar.topics.subscription import Limits, Subscription
 from magnetar.topics.traffic import Traffic
-from magnetar.topics.transaction_view import Given, given_between, last_delivered
 
 log = structlog.get_logger(__name__)
 

@@ -42,17 +42,17 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import Position
 from magnetar.staging.marks import SENDER_PREFIX
-from magnetar.topics import access
-from magnetar.topics.access import AccessMode, Incarnation, Verdict
-from magnetar.topics.deduplicating import DEDUPLICATION, TopicDeduplication
+from magnetar.topics.consuming.subscription import Limits
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.followers import Follower, Followers
-from magnetar.topics.intake import TopicIntake
 from magnetar.topics.policy import TopicPolicy
-from magnetar.topics.producer import Producer
-from magnetar.topics.resend import KeptFrames, Resends, StoredFrames
+from magnetar.topics.publishing import access
+from magnetar.topics.publishing.access import AccessMode, Incarnation, Verdict
+from magnetar.topics.publishing.deduplicating import DEDUPLICATION, TopicDeduplication
+from magnetar.topics.publishing.intake import TopicIntake
+from magnetar.topics.publishing.producer import Producer
+from magnetar.topics.publishing.resend import KeptFrames, Resends, StoredFrames
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Limits
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)

@@ -26,9 +26,9 @@ from typing import Final, Protocol
 import structlog
 
 from magnetar.model.errors import MagnetarError, TopicNotFoundError
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.policies_in_force import PoliciesInForce
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

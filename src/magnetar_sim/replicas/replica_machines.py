@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 from magnetar.app.partition_brokers import ReportedBrokers
 from magnetar.cluster.brokers.brokers import Brokers, Registration
 from magnetar.cluster.brokers.reports import BrokerReport
-from magnetar.env.connections import Connections
-from magnetar.env.framed import FramedConnection
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import FramedConnection
 from magnetar.env.session_guard import SessionGuard
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.ledger.catalog.metadata import LedgerManager

@@ -32,7 +32,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import structlog
 
-from magnetar.env.disk import (
+from magnetar.env.files.disk import (
     BLOCK_BYTES,
     PAGE_BYTES,
     SECTOR_BYTES,
@@ -63,7 +63,7 @@ _ENOSPC, _EIO = 28, 5
 
 
 class SimFile:
-    """``env.disk.DiskFile``."""
+    """``env.files.disk.DiskFile``."""
 
     __slots__ = ("_device", "_disk", "_inode", "path")
 
@@ -147,7 +147,7 @@ class SimFile:
 
 
 class SimDisk:
-    """``env.disk.Disk`` of one machine; outlives its processes."""
+    """``env.files.disk.Disk`` of one machine; outlives its processes."""
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
@@ -503,7 +503,7 @@ def _keep_names(count: int) -> int:
 
 
 class SimLane:
-    """``env.disk.Lane``: jobs run one after the other, each for the time of its operations."""
+    """A ``Lane``: jobs run one after the other, each for the time of its operations."""
 
     def __init__(self, disk: SimDisk, reads: bool = False) -> None:
         self._disk = disk

@@ -20,7 +20,7 @@ from magnetar.bookie.storage.location_index import (
     UsageChange,
 )
 from magnetar.bookie.storage.location_runs import LocationRun
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.world.devices import Device as MountedDevice
 

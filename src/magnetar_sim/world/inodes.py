@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES
+from magnetar.env.files.disk import BLOCK_BYTES, SECTOR_BYTES
 
 
 class Write:

@@ -25,14 +25,14 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
-from magnetar.env.metadata_paths import (
+from magnetar.env.metadata_stores.metadata_paths import (
     SEQUENCE_DIGITS,
     check_new_path,
     check_path,
     check_value,
     split,
 )
-from magnetar.env.watches import Listeners, PathWatches
+from magnetar.env.metadata_stores.watches import Listeners, PathWatches
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.chaos.churn import judge, kafka_work, pulsar_work, rest_work
 from tests.chaos.churn.server import Server
 from tests.standalone import Standalone

@@ -19,7 +19,7 @@ COORDINATION: Final = "magnetar.protocols.kafka.coordination"
 KEPT: Final = {
     "magnetar.bookie.ledgers.ledger_state.HeldLedger": "what a bookie knows of ledgers",
     "magnetar.cluster.stored.watched_nodes._Node": "watched nodes, 10 000 of a kind",
-    "magnetar.env.watches.Listeners": "their watches",
+    "magnetar.env.metadata_stores.watches.Listeners": "their watches",
     "magnetar.cluster.topic_name.TopicName": "names in caches",
     "magnetar.cluster.partitioned_topics.PartitionedTopic": "values of watched nodes",
     "magnetar.cluster.policies.policies.Policies": "values of watched nodes",

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from tests.chaos.churn.server import Server
 from tests.chaos.damage import filling, looking
 from tests.chaos.damage.damaging import Damage, damage

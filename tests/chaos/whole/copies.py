@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
 from magnetar.ledger.bookies import BookiePool
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connection_options, open_access

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from magnetar.env.zookeeper_server import find_jars, find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_jars, find_java
 from tests.chaos.whole.plan import SESSION_MS
 
 READY_S: Final = 120.0

@@ -30,7 +30,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from magnetar.app.standalone import run
 from magnetar.config import BrokerConfig, Config, HttpConfig, KafkaConfig
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.protocols.kafka import session
 
 WAIT_S = 30.0

@@ -15,9 +15,9 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.records import LogRecord, decode_log, encode_log, log_path

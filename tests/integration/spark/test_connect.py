@@ -19,8 +19,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from tests.integration.spark.test_batch import publish
 from tests.spark_cluster import HOME, READY_S, end_group, environment
 from tests.standalone import Standalone

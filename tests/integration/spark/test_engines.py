@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.reading.stream_reader import StreamReader
 from magnetar.pipeline.source import MagnetarDataSource

@@ -18,7 +18,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.model.errors import StaleRunError
 from magnetar.pipeline.writing.staged_session import StagedSession
 from magnetar.staging.committer import Committer, QueryRun

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.model.errors import BrokerError
 from magnetar.pipeline.planning.splits import ByBroker
 from magnetar.pipeline.planning.storage_splits import ByStorage

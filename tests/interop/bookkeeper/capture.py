@@ -19,8 +19,8 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.metrics import Metrics
 from magnetar.model.ids import BookieId

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger.catalog.metadata import LedgerManager
 
 HERE = Path(__file__).parent

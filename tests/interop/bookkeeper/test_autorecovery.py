@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.ledger import LedgerConfig, sync
 from tests.interop.bookkeeper.conftest import bookie_process
 from tests.interop.bookkeeper.test_shell import HERE, Shell

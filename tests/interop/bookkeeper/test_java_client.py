@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.interop.bookkeeper.conftest import bookie_process
 
 HERE = Path(__file__).parent

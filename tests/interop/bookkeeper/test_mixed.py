@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.env.zookeeper_server import ZooKeeperServer
+from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from magnetar.ledger import LedgerConfig, sync
 from tests.chaos.whole.copies import wait_whole
 from tests.interop.bookkeeper.conftest import HERE, bookie_process, initialize, java_bookie

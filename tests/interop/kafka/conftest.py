@@ -13,8 +13,8 @@ import pytest
 
 from bench.peers.kafka import HERE as BENCH_PEERS
 from bench.peers.kafka import new_id
-from magnetar.env.free_ports import free_port
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
+from magnetar.env.network.free_ports import free_port
 
 READY_S = 300.0  # on a machine that has other things to do
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.cli.rest import RestClient
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
 from tests.integration.test_kafka_clients import KafkaStandalone
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
 from tests.integration.test_kafka_security import ALICE, PASSWORDS, SecuredStandalone
 from tests.interop.kafka.test_clients import HERE, TOOLS, kept
 from tests.unit.cluster.security.files import token

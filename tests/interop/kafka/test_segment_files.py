@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.log.partition.compacting import LogCompactor
 from magnetar.log.partition.limits import Kept, PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog

@@ -17,7 +17,7 @@ import confluent_kafka as confluent
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from magnetar.env.zookeeper_server import find_java
+from magnetar.env.metadata_stores.zookeeper_server import find_java
 from tests.integration.test_kafka_admin import described
 from tests.integration.test_kafka_clients import KafkaStandalone, confluent_producer
 from tests.interop.kafka.test_clients import kept

@@ -17,7 +17,7 @@ from magnetar.admin.schemas import SchemaService
 from magnetar.app.broker import Broker
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.config import BrokerConfig
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from tests.doubles.admin import topic_service
 from tests.doubles.memory_log import MemoryLogStore
 from tests.doubles.memory_metadata import MemoryMetadata

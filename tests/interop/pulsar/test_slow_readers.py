@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pulsar
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.wire.pulsar.commands import encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.interop.pulsar.services import MemoryService

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from magnetar.topics.deduplicating import TopicDeduplication
-from magnetar.topics.delays import Delays
+from magnetar.topics.consuming.delays import Delays
+from magnetar.topics.publishing.deduplicating import TopicDeduplication
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300

@@ -12,7 +12,7 @@ from magnetar.log.managed.cursor_format import encode_delta
 from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.model.ids import Position
-from magnetar.topics.acknowledging import Acknowledging
+from magnetar.topics.consuming.acknowledging import Acknowledging
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300

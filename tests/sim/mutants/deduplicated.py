@@ -7,10 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.deduplicated_producer import DeduplicatedProducer
-from magnetar.topics.deduplicating import TopicDeduplication
-from magnetar.topics.producer import NotAppended, Producer
-from magnetar.topics.sequence_marks import NOTHING, SendVerdict, SequenceMark, SequenceMarks
+from magnetar.topics.publishing.deduplicated_producer import DeduplicatedProducer
+from magnetar.topics.publishing.deduplicating import TopicDeduplication
+from magnetar.topics.publishing.producer import NotAppended, Producer
+from magnetar.topics.publishing.sequence_marks import (
+    NOTHING,
+    SendVerdict,
+    SequenceMark,
+    SequenceMarks,
+)
 from magnetar.topics.topic import Topic
 from tests.sim.mutants.mutant import Mutant, replaced
 

@@ -11,14 +11,14 @@ from magnetar.log.seam import Run
 from magnetar.protocols.pulsar.handlers import consumers
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.topics import seek
+from magnetar.topics.consuming.dispatcher import Dispatcher
+from magnetar.topics.consuming.feed import EntryFeed
+from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.dispatch.redelivery import Redelivery
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import SingleActive
-from magnetar.topics.dispatcher import Dispatcher
-from magnetar.topics.feed import EntryFeed
-from magnetar.topics.producer import Producer
-from magnetar.topics.redelivery import Redelivery
-from magnetar.topics.resend import ResendWindow
-from magnetar.topics.subscription import Subscription
+from magnetar.topics.publishing.producer import Producer
+from magnetar.topics.publishing.resend import ResendWindow
 from magnetar.topics.topic import Topic
 from tests.sim.mutants.mutant import Mutant, replaced
 

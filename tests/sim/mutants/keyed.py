@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from magnetar.topics.consuming.feed import EntryFeed
 from magnetar.topics.dispatch.key_waiting import KeyedWaiting
 from magnetar.topics.dispatch.keyed import KeyShared
-from magnetar.topics.feed import EntryFeed
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300

@@ -12,11 +12,11 @@ from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.merging import Merging
 from magnetar.topics import bindings
-from magnetar.topics.ack_sending import AckSending
 from magnetar.topics.bindings import OwnerBindings
-from magnetar.topics.bound import BoundSubscription
-from magnetar.topics.followed_topic import FollowedTopic
-from magnetar.topics.subscription import Subscription
+from magnetar.topics.consuming.bound import BoundSubscription
+from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.following.ack_sending import AckSending
+from magnetar.topics.following.followed_topic import FollowedTopic
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300

@@ -18,7 +18,7 @@ from magnetar.staging.queries import Queries, QueryRecords
 from magnetar.staging.records import decode_query, encode_directory, encode_query, query_path
 from magnetar.staging.writer import StagedLedger
 from magnetar.topics import intakes
-from magnetar.topics.intake import TopicIntake
+from magnetar.topics.publishing.intake import TopicIntake
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 400

@@ -8,9 +8,9 @@ from typing import Any
 from magnetar.cluster.steering import Steering
 from magnetar.protocols.pulsar.handlers import redirects
 from magnetar.topics.bindings import OwnerBindings
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.steering import ReadSteering
-from magnetar.topics.subscription import Subscription
 from tests.sim.mutants.mutant import Mutant, replaced
 
 SEEDS_MAX = 300

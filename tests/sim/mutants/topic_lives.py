@@ -9,11 +9,11 @@ from typing import Any
 from magnetar.log.managed.followed_log import FollowedLog
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.topics import upkeep
-from magnetar.topics.delays import Delays
+from magnetar.topics.consuming.delays import Delays
+from magnetar.topics.consuming.dispatcher import Dispatcher
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.dispatch.delayed import DelayedEntries
 from magnetar.topics.dispatch.shared import SharedRoundRobin
-from magnetar.topics.dispatcher import Dispatcher
-from magnetar.topics.subscription import Subscription
 from magnetar.topics.topic import Topic
 from tests.sim.mutants.mutant import Mutant, replaced
 

@@ -24,7 +24,7 @@ from magnetar.admin.server import DeadlineProtocol, HttpServer
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.config import Config
 from magnetar.env.health import WELL, Health, PartHealth
-from magnetar.env.listening import bind
+from magnetar.env.network.listening import bind
 from magnetar.model.errors import NotLeaderError, StartError
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable

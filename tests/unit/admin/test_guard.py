@@ -14,7 +14,7 @@ from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.server import HttpServer
 from magnetar.cluster.security.permissions import Action
 from magnetar.config import SecurityConfig
-from magnetar.env.listening import bind
+from magnetar.env.network.listening import bind
 from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.cluster.security.files import token
 from tests.unit.protocols.pulsar.test_authentication import Secured

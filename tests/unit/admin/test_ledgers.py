@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.admin.ledgers import UNREADABLE, LedgerService
 from magnetar.config import LedgerConfig
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import MetadataFormatError
 from magnetar.model.ids import BookieId, LedgerId

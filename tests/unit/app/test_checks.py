@@ -23,7 +23,7 @@ from magnetar.app.checks import (
 )
 from magnetar.config import LedgerConfig, TlsConfig
 from magnetar.env.health import WELL, PartHealth
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.log.seam import TableLag
@@ -64,7 +64,7 @@ def test_topics_whose_logs_fail_are_named() -> None:
 def test_subscriptions_that_wait_for_a_lost_entry_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("magnetar.topics.feed.RETRY_DELAY_S", 0.02)
+    monkeypatch.setattr("magnetar.topics.consuming.feed.RETRY_DELAY_S", 0.02)
 
     async def scenario(world: World) -> None:
         check = topics_check(world.broker.topics)

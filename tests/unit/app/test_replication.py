@@ -13,7 +13,7 @@ import pytest
 from magnetar.app.replication import Replication
 from magnetar.cluster.sharing.led_topics import LedBy
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.log.partition.replication.brokers import PeerBroker
 from magnetar.log.partition.replication.election import LiveBroker
 from magnetar.log.partition.replication.node import ReplicationNode

@@ -12,7 +12,7 @@ from magnetar.app.checks import bookie_check
 from magnetar.app.role_http import _registration_check, bind_http
 from magnetar.cli.servers import NO_HTTP
 from magnetar.config_loading import load
-from magnetar.env.listening import bind
+from magnetar.env.network.listening import bind
 from magnetar.model.errors import StartError
 from magnetar.model.ids import BookieId
 

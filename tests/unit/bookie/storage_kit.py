@@ -14,7 +14,7 @@ from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.config import BookieConfig, JournalConfig
-from magnetar.env.disk import Buffer, Disk, DiskFile, RealDisk
+from magnetar.env.files.disk import Buffer, Disk, DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import MagnetarError
 from magnetar.wire.bookie.availability import Group, held_runs

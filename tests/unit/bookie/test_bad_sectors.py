@@ -14,7 +14,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path
 from magnetar.config import BookieConfig
-from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.env.files.disk import DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, UnknownLedgerStateError
 from tests.unit.bookie.storage_kit import add, crashed, entry, journal_files, running, settings

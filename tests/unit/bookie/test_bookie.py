@@ -16,7 +16,7 @@ from magnetar.bookie.storage import storage
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.read_pace import ReadPace
 from magnetar.config import BookieConfig
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BadRequestError,

@@ -14,7 +14,7 @@ from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
 from magnetar.config import BookieConfig
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import (
     BookieIOError,

@@ -19,7 +19,7 @@ from magnetar.bookie.storage import entry_log
 from magnetar.bookie.storage.entry_log_format import log_ids, log_path
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Buffer, DiskFile, RealDisk
+from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, NoLedgerError
 from tests.unit.bookie.storage_kit import (

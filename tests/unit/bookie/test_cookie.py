@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.bookie.cookie import check_cookie
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.model.errors import BookieIOError, ConfigError, CookieError
 from magnetar.model.ids import BookieId
 from magnetar.wire.bookie.metadata_cookie import decode_cookie, encode_cookie

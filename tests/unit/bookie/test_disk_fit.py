@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.bookie.disk_fit import fitted
 from magnetar.config import BookieConfig
-from magnetar.env.disk import DiskSpace, RealDisk
-from magnetar.env.disk_space import Level, SpaceRules, judge, needed_bytes
+from magnetar.env.files.disk import DiskSpace, RealDisk
+from magnetar.env.files.disk_space import Level, SpaceRules, judge, needed_bytes
 from tests.unit.bookie.storage_kit import running, settings
 
 

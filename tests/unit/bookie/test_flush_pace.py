@@ -14,7 +14,7 @@ from magnetar.bookie.storage.storage import (
     LedgerStorage,
 )
 from magnetar.config import BookieConfig
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from tests.unit.bookie.storage_kit import running, settings
 
 HALF_BYTES = 4 * CHUNK_BYTES_MAX

@@ -12,7 +12,7 @@ import pytest
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.space.reserve import Reserve
-from magnetar.env.disk import Buffer, DiskFile, DiskSpace, RealDisk
+from magnetar.env.files.disk import Buffer, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import (
     BookieIOError,
     FencedError,

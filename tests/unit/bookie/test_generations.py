@@ -20,9 +20,9 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.directory_names import CURRENT, GENERATION
 from magnetar.bookie.generations import Generations
 from magnetar.config import Config
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.env.metadata import MetadataStore
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.model.errors import NoNodeError, UnknownLedgerStateError
 from magnetar.model.ids import BookieId
 from magnetar.repair.switches import Switches

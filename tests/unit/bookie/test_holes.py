@@ -31,7 +31,7 @@ from magnetar.bookie.storage.entry_log_format import (
 )
 from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.config import BookieConfig
-from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, Disk, DiskFile, DiskSpace, RealDisk
+from magnetar.env.files.disk import BLOCK_BYTES, SECTOR_BYTES, Disk, DiskFile, DiskSpace, RealDisk
 from magnetar.model.errors import NoLedgerError
 from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop

@@ -17,7 +17,7 @@ from magnetar.bookie.journal.journal_format import ENTRY, LEDGER, JournalPositio
 from magnetar.bookie.journal.journal_scan import Record
 from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
-from magnetar.env.disk import Disk, DiskFile
+from magnetar.env.files.disk import Disk, DiskFile
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError, ReadOnlyBookieError
 from tests.unit.bookie.storage_kit import WatchedDisk, WatchedFile

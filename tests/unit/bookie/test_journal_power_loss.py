@@ -21,7 +21,7 @@ from magnetar.bookie.journal.journal_format import ENTRY, JournalPosition
 from magnetar.bookie.journal.journal_scan import Record
 from magnetar.bookie.replay import replay_journal
 from magnetar.config import JournalConfig
-from magnetar.env.disk import Buffer, DiskFile, RealDisk
+from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError
 

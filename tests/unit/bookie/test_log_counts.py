@@ -24,7 +24,7 @@ from magnetar.bookie.storage.entry_log_format import (
 )
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.config import BookieConfig
-from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.env.files.disk import DiskFile, RealDisk
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError
 from tests.unit.bookie.storage_kit import WatchedDisk, add, entry, running

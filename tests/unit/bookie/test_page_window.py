@@ -9,7 +9,7 @@ from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.page_window import PageWindow
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 
 
 class ForgettingDisk(RealDisk):

@@ -11,7 +11,7 @@ import pytest
 from magnetar.bookie.bookie import HIGH_PRIORITY, STORED, Bookie
 from magnetar.bookie.ledgers.reads import PIECE_BYTES
 from magnetar.bookie.storage import read_pace
-from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.env.files.disk import DiskFile, RealDisk
 from magnetar.model.errors import BookieIOError, NoEntryError
 from tests.unit.bookie.storage_kit import add, entry, running, settings
 

@@ -11,7 +11,7 @@ from magnetar.bookie.storage.entry_log_format import RecordPlace, log_ids, log_p
 from magnetar.bookie.storage.ledger_record import LedgerRecord
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.reclaim import Reclaimer
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.model.errors import BookieIOError, NoLedgerError
 from tests.memory_bookie import until
 from tests.unit.bookie.storage_kit import add, crashed, entry, flip_bit, running, settings

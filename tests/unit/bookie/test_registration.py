@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.env.metadata import CreateMode, SessionState
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import BookieRegisteredError, MetadataUnavailableError

@@ -13,7 +13,7 @@ from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import LacReply
 from magnetar.wire.bookie import v2, v3

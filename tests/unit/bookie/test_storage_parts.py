@@ -26,7 +26,7 @@ from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.storage.read_cache import ReadCache
 from magnetar.bookie.storage.write_cache import WriteCache, WriteHalf
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.model.errors import BadRequestError, BookieIOError, ConfigError
 from tests.unit.bookie.storage_kit import WatchedDisk, entry, flip_bit
 

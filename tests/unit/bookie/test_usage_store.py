@@ -15,7 +15,7 @@ from magnetar.bookie.storage.location_index import LocationIndex, Share, StoredL
 from magnetar.bookie.storage.log_usage import LogUsage, LogUse
 from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.bookie.storage.usage_store import UsageStore
-from magnetar.env.disk import DiskFile, RealDisk
+from magnetar.env.files.disk import DiskFile, RealDisk
 from magnetar.model.errors import BookieIOError
 from tests.unit.bookie.storage_kit import add, running, settings
 

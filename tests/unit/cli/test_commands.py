@@ -19,7 +19,7 @@ from magnetar.admin.server import HttpServer
 from magnetar.cli.main import COMMANDS, run
 from magnetar.cli.rest import topic_path
 from magnetar.env.health import WELL, Health, PartHealth
-from magnetar.env.listening import bind
+from magnetar.env.network.listening import bind
 from magnetar.model.errors import ConfigError, TopicNotFoundError
 from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.protocols.pulsar.harness import World

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.cluster.topic_name import parse_namespace, parse_topic, partition_of, topic_of_log
-from magnetar.env.metadata_paths import check_path
+from magnetar.env.metadata_stores.metadata_paths import check_path
 from magnetar.log.managed.records import cursor_path
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, NotAllowedError
 

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.env.metadata import SessionState, Versioned
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.model.errors import MetadataUnavailableError
 from tests.doubles.memory_metadata import MemoryMetadata
 

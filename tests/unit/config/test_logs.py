@@ -80,7 +80,7 @@ def test_a_library_leaves_it_to_the_program(
 ) -> None:
     structlog.reset_defaults()
     logs.leave_to_program()
-    log = structlog.get_logger("magnetar.env.zookeeper_metadata")
+    log = structlog.get_logger("magnetar.env.metadata_stores.zookeeper_metadata")
     log.info("ZooKeeper session", state="connected")
     log.warning("bookie is gone", bookie="b:1")
     assert capsys.readouterr().out == ""

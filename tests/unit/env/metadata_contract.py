@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from magnetar.env.metadata import CreateMode, GuardedWrites, MetadataStore, Versioned
-from magnetar.env.metadata_paths import VALUE_BYTES_MAX
+from magnetar.env.metadata_stores.metadata_paths import VALUE_BYTES_MAX
 from magnetar.model.errors import (
     BadVersionError,
     MetadataError,

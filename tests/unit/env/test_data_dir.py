@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.data_dir import DataDir, metadata_file
-from magnetar.env.listening import advertised_host, bind, port_of
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.files.data_dir import DataDir, metadata_file
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.network.listening import advertised_host, bind, port_of
 from magnetar.model.errors import MetadataError, StartError
 
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from magnetar.env.descriptors import plan_descriptors
-from magnetar.env.disk_space import is_no_descriptor
+from magnetar.env.files.descriptors import plan_descriptors
+from magnetar.env.files.disk_space import is_no_descriptor
 from magnetar.model.errors import BookieIOError
 
 
@@ -41,7 +41,7 @@ def test_the_limit_is_raised_as_far_as_allowed() -> None:
     code = (
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard}))\n"
-        "from magnetar.env.descriptors import raise_limit\n"
+        "from magnetar.env.files.descriptors import raise_limit\n"
         "print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

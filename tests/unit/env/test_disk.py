@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env import disk as disk_module
-from magnetar.env.disk import IOV_MAX, RealDisk
+from magnetar.env.files import disk as disk_module
+from magnetar.env.files.disk import IOV_MAX, RealDisk
 
 
 def test_many_parts_are_written_as_one_run(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from magnetar.env.disk import DiskSpace
-from magnetar.env.disk_space import Level, SpaceRules, is_no_space, judge
+from magnetar.env.files.disk import DiskSpace
+from magnetar.env.files.disk_space import Level, SpaceRules, is_no_space, judge
 from magnetar.model.errors import BookieIOError
 
 RULES = SpaceRules(warn_share=0.9, full_share=0.95, low_water_share=0.93, reserve_bytes=1000)

@@ -10,8 +10,8 @@ import pytest
 
 from magnetar.env.exclusive import ExclusiveClaim
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.env.watches import Listeners
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.watches import Listeners
 from magnetar.model.errors import NodeExistsError, NoNodeError, StartError
 from magnetar_sim.world.virtual_time import run_virtual
 

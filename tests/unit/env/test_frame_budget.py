@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from magnetar.env.frame_budget import FrameBudget
+from magnetar.env.network.frame_budget import FrameBudget
 
 PATIENCE_S = 5.0
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from magnetar.env.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
-from magnetar.env.framed import (
+from magnetar.env.network.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
+from magnetar.env.network.framed import (
     BUFFER_STEP_BYTES,
     GROWTH,
     JOIN_BYTES_MAX,
     NO_ROOM,
     FramedConnection,
 )
-from magnetar.env.kept_buffers import KeptBuffers
+from magnetar.env.network.kept_buffers import KeptBuffers
 from magnetar.model.errors import BookieIOError
 from magnetar_sim.world.virtual_time import run_virtual
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from magnetar.env.free_ports import FIRST, KEPT, LAST, free_port
+from magnetar.env.network.free_ports import FIRST, KEPT, LAST, free_port
 from magnetar.model.errors import StartError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from magnetar.env.hung_up import hung_up
+from magnetar.env.network.hung_up import hung_up
 
 
 def test_who_sends_no_more_is_seen_whatever_came_before() -> None:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from magnetar.env.listening import advertised_host, host_port
+from magnetar.env.network.listening import advertised_host, host_port
 
 
 @pytest.mark.parametrize("host", ["::1", "fe80::1", "127.0.0.1", "one.example"])

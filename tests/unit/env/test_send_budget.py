@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.env.send_budget import (
+from magnetar.env.network.send_budget import (
     HIGH_BYTES_MAX,
     HIGH_BYTES_MIN,
     TURN_BYTES_MAX,

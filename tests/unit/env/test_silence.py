@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.env.silence import GRACE_S, Silence
+from magnetar.env.network.silence import GRACE_S, Silence
 
 BOUND_S = 6.0
 

@@ -12,10 +12,10 @@ import pytest
 
 from magnetar.env.loop_thread import LoopThread
 from magnetar.env.metadata import CreateMode, MetadataStore, SessionState
-from magnetar.env.socket_metadata import SCHEME, SocketMetadataStore
-from magnetar.env.socket_metadata_server import MetadataServer
-from magnetar.env.socket_metadata_wire import encode, read_frame
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.socket_metadata import SCHEME, SocketMetadataStore
+from magnetar.env.metadata_stores.socket_metadata_server import MetadataServer
+from magnetar.env.metadata_stores.socket_metadata_wire import encode, read_frame
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
 from magnetar.model.errors import MetadataUnavailableError, SessionExpiredError
 from tests.unit.env.metadata_contract import MetadataContract, Tree, eventually
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.env.metadata import CreateMode
-from magnetar.env.metadata_paths import join
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.metadata_paths import join
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.model.errors import MetadataError
 
 Nodes = dict[str, tuple[bytes, int]]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env import sqlite_metadata
 from magnetar.env.metadata import CreateMode, MetadataStore, Versioned
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
-from magnetar.env.sqlite_tree import FORMAT_VERSION
+from magnetar.env.metadata_stores import sqlite_metadata
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_tree import FORMAT_VERSION
 from magnetar.model.errors import MetadataError, NodeExistsError
 from tests.unit.env.metadata_contract import MetadataContract, Tree
 
@@ -275,7 +275,7 @@ def test_a_stuck_disk_bounds_the_queue(tmp_path: Path, monkeypatch: pytest.Monke
 WRITER = """
 import asyncio, sys
 from magnetar.env.metadata import CreateMode
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 
 async def main():
     store = await SqliteMetadataStore.open(sys.argv[1])
@@ -330,7 +330,7 @@ def test_a_store_without_a_close_ends_with_its_loop(tmp_path: Path) -> None:
     """A caller that dies without closing leaves a daemon thread, and no lock once it is gone."""
     script = (
         "import asyncio, sys\n"
-        "from magnetar.env.sqlite_metadata import SqliteMetadataStore as S\n"
+        "from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore as S\n"
         "asyncio.run(S.open(sys.argv[1]))\n"
     )
     path = tmp_path / "m.db"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
-from magnetar.env.sqlite_wal import damaged_at
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_wal import damaged_at
 from magnetar.model.errors import MetadataError
 
 FRAME = 4096 + 24

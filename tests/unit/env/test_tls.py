@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.certificates import peer_name
-from magnetar.env.connections import Connections
-from magnetar.env.listening import bind, port_of
+from magnetar.env.network.certificates import peer_name
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.listening import bind, port_of
+from magnetar.env.network.tls import TlsFiles, TlsListener, client_tls, server_tls
 from magnetar.env.tasks import TaskScope, ends_role
-from magnetar.env.tls import TlsFiles, TlsListener, client_tls, server_tls
 from magnetar.model.errors import ConfigError
 from tests.certificates import Authority
 

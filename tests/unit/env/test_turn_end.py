@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from magnetar.env.turn_end import TurnEnd
+from magnetar.env.network.turn_end import TurnEnd
 
 
 def test_functions_are_called_in_order_after_the_turn() -> None:

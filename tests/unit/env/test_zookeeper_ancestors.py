@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from magnetar.env.metadata import CreateMode
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_url import parse_zookeeper_url
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_url import parse_zookeeper_url
 from magnetar.model.errors import MetadataUnavailableError, NodeExistsError, NoNodeError
 from magnetar_sim.world.virtual_time import run_virtual
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_url import parse_zookeeper_url
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_url import parse_zookeeper_url
 
 
 def test_the_end_of_the_process_does_not_wait_for_the_session_to_be_closed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.env.zookeeper_connecting import Attempts
+from magnetar.env.metadata_stores.zookeeper_connecting import Attempts
 
 
 def test_all_servers_are_tried_in_the_last_third_of_a_session() -> None:

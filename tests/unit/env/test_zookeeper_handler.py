@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.protocol.states import Callback
 
-from magnetar.env.zookeeper_handler import DirectHandler
+from magnetar.env.metadata_stores.zookeeper_handler import DirectHandler
 
 HIGH_DESCRIPTOR = 1100
 """Beyond what ``select`` can."""

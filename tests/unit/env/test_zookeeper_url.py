@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
-from magnetar.env.zookeeper_metadata import ZooKeeperMetadataStore
-from magnetar.env.zookeeper_url import ZooKeeperAddress, parse_zookeeper_url, unresolved
+from magnetar.env.metadata_stores.zookeeper_metadata import ZooKeeperMetadataStore
+from magnetar.env.metadata_stores.zookeeper_url import (
+    ZooKeeperAddress,
+    parse_zookeeper_url,
+    unresolved,
+)
 from magnetar.model.errors import ConfigError, MetadataUnavailableError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.config import LedgerConfig
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger import connecting
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient

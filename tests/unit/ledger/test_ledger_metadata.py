@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from magnetar.env.metadata import CreateMode, MetadataStore
-from magnetar.env.sqlite_metadata import MEMORY, SqliteMetadataStore
-from magnetar.env.sqlite_tree import SqliteTree
+from magnetar.env.metadata_stores.sqlite_metadata import MEMORY, SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_tree import SqliteTree
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.model.errors import (
     BadVersionError,

@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     async def make() -> str:
-        from magnetar.env.sqlite_metadata import SqliteMetadataStore
+        from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 
         store = await SqliteMetadataStore.open(tmp_path / "metadata.sqlite")
         await LedgerManager(store).initialize()

@@ -14,8 +14,8 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.serving.server import BookieServer
 from magnetar.config import BookieConfig, JournalConfig
-from magnetar.env.free_ports import free_port
 from magnetar.env.loop_thread import LoopThread
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger.directory import LedgerDirectory
 from magnetar.ledger.told_ledgers import ToldLedgers
 from magnetar.metrics import Metrics

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import CreateMode, SessionState, Versioned
-from magnetar.env.watches import PathWatches
+from magnetar.env.metadata_stores.watches import PathWatches
 from magnetar.log.managed.cursor_store import CursorLimits
 from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.store import ManagedLogStore

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from magnetar.config import LedgerConfig
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.client import LedgerClient
 from magnetar.log.managed.store import ManagedLogStore

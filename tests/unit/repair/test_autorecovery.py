@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.config import LedgerConfig, RepairConfig
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import awaited
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import connection_options, open_access

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.model.errors import NoSuchBookieError, SessionExpiredError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.model.errors import BadVersionError, BookieIOError, MetadataUnavailableError
 from magnetar.model.ids import BookieId
 from magnetar.model.ledger import LedgerMetadata, LedgerState

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.model.errors import ProducerBusyError, ProducerFencedError
-from magnetar.topics.access import (
+from magnetar.topics.publishing.access import (
     AccessMode,
     Incarnation,
     Verdict,

@@ -14,7 +14,7 @@ import pytest
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.model.ids import Position
-from magnetar.topics.ack_sending import AckSending, Send
+from magnetar.topics.following.ack_sending import AckSending, Send
 
 ENTRIES = 12
 NOTHING = AckImage(Position(3, -1))

@@ -13,7 +13,7 @@ from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import LogFencedError, MagnetarError, MetadataError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.acknowledging import Acknowledging
+from magnetar.topics.consuming.acknowledging import Acknowledging
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog
 from tests.unit.log.doubles import NAME, Outcomes, Process, World

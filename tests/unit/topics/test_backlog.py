@@ -9,8 +9,8 @@ import pytest
 from magnetar.log.seam import Content
 from magnetar.model.errors import LogClosedError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.topics import backlog
-from magnetar.topics.backlog import Backlog, backlogs
+from magnetar.topics.consuming import backlog
+from magnetar.topics.consuming.backlog import Backlog, backlogs
 from tests.doubles.memory_log import MemoryLog
 
 MESSAGES = (1, 1000, 1, 1, 1, 10)

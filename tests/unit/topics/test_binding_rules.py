@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from magnetar.log.seam import Binding
 from magnetar.model.errors import ServiceNotReadyError
-from magnetar.topics.binding_rules import (
+from magnetar.topics.consuming.binding_rules import (
     give,
     holds,
     is_asked,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.model.entry import Chunk, Description, Entry
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.dispatch.seats import Machine, Placed, Seat
 from magnetar.topics.dispatch.shared import CHUNKED_MAX, RUN_ENTRIES, SharedRoundRobin
 from magnetar.topics.dispatch.single_active import (
@@ -18,7 +19,6 @@ from magnetar.topics.dispatch.single_active import (
     SingleActive,
     Turn,
 )
-from magnetar.topics.redelivery import Key
 
 
 class Feed:

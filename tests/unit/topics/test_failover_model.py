@@ -13,7 +13,7 @@ import asyncio
 
 import pytest
 
-from magnetar.topics.subscription import SWITCH_DELAY_S
+from magnetar.topics.consuming.subscription import SWITCH_DELAY_S
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.unit.protocols.pulsar.harness import FAILOVER, Peer, World, run
 from tests.unit.topics.histories import History

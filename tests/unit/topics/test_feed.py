@@ -13,9 +13,9 @@ from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.topics import feed as feed_module
-from magnetar.topics.feed import EntryFeed
-from magnetar.topics.redelivery import Redelivery
+from magnetar.topics.consuming import feed as feed_module
+from magnetar.topics.consuming.feed import EntryFeed
+from magnetar.topics.dispatch.redelivery import Redelivery
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.doubles.memory_log import MemoryLog
 

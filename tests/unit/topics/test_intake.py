@@ -1,4 +1,4 @@
-"""``topics.intake`` over a log in memory: what is taken in, once, whatever fails in between."""
+"""``publishing.intake`` over a log in memory: what is taken in, once, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.staging.marks import QueryMarks, sender
 from magnetar.staging.records import Commit, Source
-from magnetar.topics.intake import Buffer, TopicIntake
+from magnetar.topics.publishing.intake import Buffer, TopicIntake
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
 from tests.doubles.memory_log import MemoryLog, MemoryLogStore

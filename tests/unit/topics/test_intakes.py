@@ -21,8 +21,8 @@ from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
 from magnetar.staging.records import ROOT, Commit, QueryRecord, Source, encode_query, query_path
 from magnetar.topics import intakes as intakes_module
-from magnetar.topics.intake import Buffer
 from magnetar.topics.intakes import Intakes
+from magnetar.topics.publishing.intake import Buffer
 from magnetar.topics.terminating import terminate
 from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run

@@ -11,10 +11,10 @@ from magnetar.model.entry import Description, TransactionPart
 from magnetar.model.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.model.key_hash import NONE_KEY
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics import feed
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consuming import feed
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy
-from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata
 from magnetar.wire.pulsar.sticky_key import sticky_key
 from tests.interop.pulsar.wire import checked

@@ -14,8 +14,8 @@ from magnetar.model.errors import (
     MagnetarError,
     MessageTooLargeError,
 )
-from magnetar.topics.access import AccessMode
-from magnetar.topics.producer import Producer, ProducerFacts, Sequences
+from magnetar.topics.publishing.access import AccessMode
+from magnetar.topics.publishing.producer import Producer, ProducerFacts, Sequences
 
 
 class Client:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from magnetar.topics.redelivery import Redelivery, ReplayRun
+from magnetar.topics.dispatch.redelivery import Redelivery, ReplayRun
 
 
 def test_lowest_first_and_in_runs() -> None:

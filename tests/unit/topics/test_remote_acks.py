@@ -16,8 +16,8 @@ from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain, LedgerInfo
 from magnetar.model.errors import BindingEndedError, MagnetarError, ServiceNotReadyError
 from magnetar.model.ids import Position
-from magnetar.topics import remote_acks
-from magnetar.topics.remote_acks import Borrowed, CursorOwners, LentCursor, RemoteAckStore
+from magnetar.topics.following import remote_acks
+from magnetar.topics.following.remote_acks import Borrowed, CursorOwners, LentCursor, RemoteAckStore
 from magnetar_sim.world.virtual_time import run_virtual
 
 TOPIC = parse_topic("public/default/t")

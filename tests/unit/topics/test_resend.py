@@ -12,8 +12,8 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics import resend
-from magnetar.topics.resend import (
+from magnetar.topics.publishing import resend
+from magnetar.topics.publishing.resend import (
     ENTRIES_MAX,
     FIRST_STEP_ENTRIES,
     KEEP_S,

@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.model.errors import ProtocolError
-from magnetar.topics.sequence_marks import NOTHING, SendVerdict, SequenceMark, SequenceMarks
+from magnetar.topics.publishing.sequence_marks import (
+    NOTHING,
+    SendVerdict,
+    SequenceMark,
+    SequenceMarks,
+)
 
 NEW, REPEAT = SendVerdict.NEW, SendVerdict.REPEAT
 IN_DOUBT, TORN = SendVerdict.IN_DOUBT, SendVerdict.TORN

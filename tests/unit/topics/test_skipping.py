@@ -13,10 +13,10 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics import skipping
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.opening import open_durable
 from magnetar.topics.seek import seek
 from magnetar.topics.skipping import skip_messages
-from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 from tests.interop.pulsar.wire import send_frame
 from tests.unit.protocols.pulsar.harness import Peer, World, batch, run

@@ -16,11 +16,11 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
-from magnetar.topics.consumer import Consumer, ConsumerNews
+from magnetar.topics.consuming.consumer import Consumer, ConsumerNews
+from magnetar.topics.consuming.subscription import Kind, Limits, Subscription
 from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.dispatch.key_waiting import LookAhead
-from magnetar.topics.redelivery import Key
-from magnetar.topics.subscription import Kind, Limits, Subscription
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.traffic import Traffic
 from magnetar.wire.pulsar.hot import AckId
 from magnetar.wire.pulsar.pulsar_pb2 import MessageMetadata

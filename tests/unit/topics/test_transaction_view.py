@@ -13,7 +13,7 @@ from magnetar.model.entry import Description, Entry, TransactionPart
 from magnetar.model.errors import EntryDamagedError, ProtocolError
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.entry_format import KafkaEntryFormat
-from magnetar.topics.transaction_view import (
+from magnetar.topics.consuming.transaction_view import (
     Given,
     TransactionView,
     given_between,
@@ -188,8 +188,8 @@ def test_whether_consumers_get_anything_of_a_stretch(
 
 
 def test_a_long_stretch_is_sought_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.topics.transaction_view.SOUGHT_STEPS", 1)
-    monkeypatch.setattr("magnetar.topics.transaction_view.STEP_ENTRIES", 2)
+    monkeypatch.setattr("magnetar.topics.consuming.transaction_view.SOUGHT_STEPS", 1)
+    monkeypatch.setattr("magnetar.topics.consuming.transaction_view.STEP_ENTRIES", 2)
 
     async def scenario() -> None:
         world = World()

@@ -18,10 +18,10 @@ from magnetar.log.policy import LogPolicy, Retention, RollRule
 from magnetar.model.errors import MetadataError
 from magnetar.model.ids import EARLIEST
 from magnetar.model.ledger import Quorums
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.dispatch.delayed import DelayPolicy
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policy import TopicPolicy, topic_policy
-from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 from tests.doubles.memory_log import MemoryLog
 from tests.unit.protocols.pulsar.harness import TOPIC, World, run

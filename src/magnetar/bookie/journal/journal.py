@@ -50,8 +50,8 @@ from magnetar.bookie.journal.journal_format import (
     seed_of,
 )
 from magnetar.config import JournalConfig
-from magnetar.env.disk import Buffer, Disk
-from magnetar.env.disk_space import is_no_descriptor, is_no_space
+from magnetar.env.files.disk import Buffer, Disk
+from magnetar.env.files.disk_space import is_no_descriptor, is_no_space
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieError, BookieIOError, MagnetarError, ReadOnlyBookieError
 
@@ -67,7 +67,7 @@ PLAIN_FILE_BYTES_MAX = 1 << 20
 
 GROWN_BYTES = 1 << 20
 """A file that could not be rolled for want of a descriptor takes so much more before the next try,
-which waits for one (``env/disk.py``)."""
+which waits for one (``env/files/disk.py``)."""
 
 
 class Request:

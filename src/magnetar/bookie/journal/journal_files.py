@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from magnetar.bookie.directory_names import CURRENT, VERSION
-from magnetar.env.disk import PAGE_BYTES, Disk, DiskFile
+from magnetar.env.files.disk import PAGE_BYTES, Disk, DiskFile
 
 JOURNAL_SUFFIX = ".journal"
 SPARE_SUFFIX = ".spare"

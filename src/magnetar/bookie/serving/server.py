@@ -10,7 +10,7 @@ import structlog
 from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.serving.session import BookieSession, SessionLimits
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.model.errors import MagnetarError
 

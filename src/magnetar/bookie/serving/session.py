@@ -31,8 +31,8 @@ from magnetar.bookie.core import BookieCore
 from magnetar.bookie.serving.answers import Answers, Buffer, V2Answers, V3Answers
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.storage.entry_runs import EntryRuns
-from magnetar.env.connections import Connections
-from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.model.errors import (
     MagnetarError,

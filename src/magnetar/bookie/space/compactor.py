@@ -66,8 +66,8 @@ from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.bookie.storage.reclaim import ClosedLog, Reclaimer, inspect_log
-from magnetar.env.disk import Disk, DiskFile, Lane
-from magnetar.env.disk_space import is_no_space
+from magnetar.env.files.disk import Disk, DiskFile, Lane
+from magnetar.env.files.disk_space import is_no_space
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)

@@ -38,7 +38,7 @@ from magnetar.bookie.storage.entry_log_format import (
     record_at,
     seed_of,
 )
-from magnetar.env.disk import BLOCK_BYTES, SECTOR_BYTES, DiskFile
+from magnetar.env.files.disk import BLOCK_BYTES, SECTOR_BYTES, DiskFile
 
 RANGES_MAX = 4096
 """Dealt with at once: what is known of a log's ranges is bounded."""

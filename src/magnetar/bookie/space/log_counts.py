@@ -31,7 +31,7 @@ from magnetar.bookie.storage.entry_log_format import (
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.reclaim import Reclaimer, inspect_log
-from magnetar.env.disk import Disk, Lane
+from magnetar.env.files.disk import Disk, Lane
 
 log = structlog.get_logger(__name__)
 

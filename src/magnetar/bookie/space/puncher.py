@@ -16,7 +16,7 @@ from magnetar.bookie.space.log_trouble import damage, unreadable
 from magnetar.bookie.storage.compaction_plan import wasteful
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, log_path
 from magnetar.bookie.storage.log_usage import LogUse
-from magnetar.env.disk import CANNOT_PUNCH, Disk, Lane
+from magnetar.env.files.disk import CANNOT_PUNCH, Disk, Lane
 
 log = structlog.get_logger(__name__)
 

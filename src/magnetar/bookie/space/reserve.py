@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 
 RESERVE_NAME = "reserve"
 CHUNK_BYTES = 1 << 20

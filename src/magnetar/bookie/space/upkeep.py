@@ -2,7 +2,7 @@
 
 Owns the answer to "may entries be taken?" (``refusal``), which every add asks:
 
-* by space (``env.disk_space``): read-only, or exhausted, while a disk is nearly full;
+* by space (``env.files.disk_space``): read-only, or exhausted, while a disk is nearly full;
 * by health: a journal that cannot write, or a ledger directory whose flushes fail again and again
   for another reason than a full disk, is marked failed. Ledgers are placed by their id, so the
   whole bookie turns read-only; what the failed directory still gives is served, and its flushes
@@ -32,9 +32,9 @@ from magnetar.bookie.space.reserve import CHUNK_BYTES, Reserve
 from magnetar.bookie.storage.compaction_plan import Schedule
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk, Lane
-from magnetar.env.disk_space import Level, SpaceRules, is_no_descriptor, is_no_space
-from magnetar.env.disk_watch import Taker, look_at
+from magnetar.env.files.disk import Disk, Lane
+from magnetar.env.files.disk_space import Level, SpaceRules, is_no_descriptor, is_no_space
+from magnetar.env.files.disk_watch import Taker, look_at
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, MagnetarError

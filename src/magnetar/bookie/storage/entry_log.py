@@ -27,7 +27,7 @@ from magnetar.bookie.storage.entry_log_format import (
     seed_of,
 )
 from magnetar.bookie.storage.entry_runs import RecordRun
-from magnetar.env.disk import Buffer, Disk, DiskFile
+from magnetar.env.files.disk import Buffer, Disk, DiskFile
 from magnetar.model.errors import BookieIOError
 from magnetar.speedups import check_records, join_records
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from magnetar.env.disk import DiskFile
+from magnetar.env.files.disk import DiskFile
 from magnetar.model.entry import ENTRY_HEADER_BYTES
 from magnetar.speedups import crc32c
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES
-from magnetar.env.disk import Buffer
+from magnetar.env.files.disk import Buffer
 from magnetar.speedups import frame_records, join_entries, split_entries
 
 SIZE_BYTES: Final = 4

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import structlog
 
-from magnetar.env.disk import Lane
+from magnetar.env.files.disk import Lane
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)

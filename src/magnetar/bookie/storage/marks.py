@@ -25,7 +25,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from magnetar.bookie.journal.journal_format import JournalPosition
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.model.errors import ConfigError
 
 MARK_NAME = "lastmark"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 
 
 class PageWindow:

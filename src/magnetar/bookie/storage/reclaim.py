@@ -40,7 +40,7 @@ from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.bookie.storage.location_runs import NearbyPlaces
 from magnetar.bookie.storage.log_usage import LogUsage
 from magnetar.bookie.storage.usage_store import UsageStore
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.model.errors import BookieIOError
 
 log = structlog.get_logger(__name__)

@@ -50,7 +50,7 @@ from magnetar.bookie.storage.page_window import PageWindow
 from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.bookie.storage.write_cache import EntryColumns, WriteCache, WriteHalf
 from magnetar.config import BookieConfig
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.model.errors import BookieIOError
 from magnetar.wire.bookie.availability import Condenser, Group
 

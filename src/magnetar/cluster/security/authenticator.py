@@ -29,7 +29,7 @@ from magnetar.cluster.security.users import (
     make_credentials,
 )
 from magnetar.config import SecurityConfig
-from magnetar.env.watched_file import WatchedFile
+from magnetar.env.files.watched_file import WatchedFile
 from magnetar.model.errors import ConfigError
 
 BASIC_CHARACTERS_MAX = 4 * PASSWORD_BYTES_MAX

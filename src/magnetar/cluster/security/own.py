@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from magnetar.env.tls import TlsFiles
+from magnetar.env.network.tls import TlsFiles
 from magnetar.model.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar.env.framed import JOIN_BYTES_MAX, Buffer
+from magnetar.env.network.framed import JOIN_BYTES_MAX, Buffer
 from magnetar.wire.bookie import v2
 
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from magnetar.env.connections import Connections
-from magnetar.env.framed import Buffer, FramedConnection
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import Buffer, FramedConnection
 from magnetar.env.tasks import TaskScope
 from magnetar.model.errors import BookieUnavailableError, MagnetarError, ProtocolError
 from magnetar.model.ids import BookieId

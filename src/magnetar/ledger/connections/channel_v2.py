@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from magnetar.env.connections import Connections
-from magnetar.env.framed import Buffer
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.framed import Buffer
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.connections.add_frames import AddFrames

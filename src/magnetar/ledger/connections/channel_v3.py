@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, repeat
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.ledger.bookies import AddDone
 from magnetar.ledger.connections.channel import Channel, ConnectionOptions, Expired, Resolve

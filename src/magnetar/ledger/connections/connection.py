@@ -13,7 +13,7 @@ import asyncio
 import struct
 from collections.abc import Sequence
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.ledger.bookies import AddDone, AddFlag, LacReply, ReadFlag
 from magnetar.ledger.connections.add_frames import AddFrames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.ledger.bookies import AsksForLacs, BookieClient, EntryLister, LacSource
 from magnetar.ledger.connections.add_frames import AddFrames
 from magnetar.ledger.connections.channel import ConnectionOptions, Resolve

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.env.metadata import MetadataStore
 from magnetar.log.engines.company import PartitionCompany
 from magnetar.log.engines.record import PartitionRecord

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.log.partition.leader_epochs import EpochStart
 from magnetar.model.errors import MetadataFormatError
 

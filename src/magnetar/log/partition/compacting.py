@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from pyroaring import BitMap
 
-from magnetar.env.disk import DiskFile
+from magnetar.env.files.disk import DiskFile
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     BatchHead,

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from magnetar.env.disk import Lane
+from magnetar.env.files.disk import Lane
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.compacting import (
     CompactionPass,

@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from magnetar.env.disk import Lane
+from magnetar.env.files.disk import Lane
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.doom import (
     Claim,

@@ -30,8 +30,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import structlog
 from pyroaring import BitMap
 
-from magnetar.env.disk import Disk, DiskSpace, Lane
-from magnetar.env.disk_space import SpaceRules
+from magnetar.env.files.disk import Disk, DiskSpace, Lane
+from magnetar.env.files.disk_space import SpaceRules
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.doomed_files import GRACE_MS, DoomedPartitions

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     STAMP_BYTES,

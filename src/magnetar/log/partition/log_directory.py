@@ -42,7 +42,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.log.partition.checkpoint_files import (
     COMPACTED_ENDS,
     HIGH_WATERMARKS,

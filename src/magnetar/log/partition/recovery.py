@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     whole_batches,

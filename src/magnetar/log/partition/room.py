@@ -25,9 +25,9 @@ from typing import Final
 
 import structlog
 
-from magnetar.env.disk import Disk
-from magnetar.env.disk_space import Level, SpaceRules
-from magnetar.env.disk_watch import Taker, look_at
+from magnetar.env.files.disk import Disk
+from magnetar.env.files.disk_space import Level, SpaceRules
+from magnetar.env.files.disk_watch import Taker, look_at
 from magnetar.model.errors import NoSpaceError
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from magnetar.env.disk import Disk, DiskFile
+from magnetar.env.files.disk import Disk, DiskFile
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     BatchHead,

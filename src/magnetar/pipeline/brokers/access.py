@@ -16,7 +16,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from magnetar.env.tls import trusting
+from magnetar.env.network.tls import trusting
 from magnetar.model.errors import ConfigError
 from magnetar.wire.pulsar.pulsar_pb2 import CommandConnect
 

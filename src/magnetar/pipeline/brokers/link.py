@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from magnetar.env.asking import AskingConnection
-from magnetar.env.connections import Connections
+from magnetar.env.network.asking import AskingConnection
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import (
     MetadataError,
     MetadataUnavailableError,

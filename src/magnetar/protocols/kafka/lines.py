@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from magnetar.env.asking import AskingConnection
-from magnetar.env.connections import Connections
+from magnetar.env.network.asking import AskingConnection
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import LeaderUnreachableError, ServiceNotReadyError
 from magnetar.wire.kafka.apis import ApiKey, encode_request, read_response
 from magnetar.wire.kafka.fetch_messages import ClientFetchRequest, FetchResponse

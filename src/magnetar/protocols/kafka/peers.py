@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from magnetar.env.connections import Connections
 from magnetar.env.keyed_locks import KeyedLocks
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka.lines import BrokerWay, PeerLine, connect_line
 from magnetar.wire.kafka.apis import ApiKey

@@ -17,11 +17,11 @@ import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig, KafkaConfig, TlsConfig
-from magnetar.env.connections import Connections
-from magnetar.env.hung_up import hung_up
-from magnetar.env.listening import advertised_host, bind, host_port, port_of
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.hung_up import hung_up
+from magnetar.env.network.listening import advertised_host, bind, host_port, port_of
+from magnetar.env.network.tls import TlsFiles, TlsListener
 from magnetar.env.tasks import TaskScope
-from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.protocols.kafka.coordination.coordinator import Coordinator
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.handlers.table import (

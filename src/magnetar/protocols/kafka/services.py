@@ -22,9 +22,9 @@ from magnetar.cluster.ownership import At
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
-from magnetar.env.connections import Connections
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.env.keyed_locks import KeyedLocks
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.log.policy import PieceRule
 from magnetar.model.errors import (

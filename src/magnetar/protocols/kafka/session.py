@@ -6,7 +6,8 @@ client that keeps five under way has them in one journal write. Answers leave in
 requests: each request has a slot, and a slot's answer is held until those before it have left.
 
 While a request is under way that the next one has to wait for, the connection is not read: what
-came with it in one chunk is kept by ``env.framed``. Such a request owns a copy of its frame.
+came with it in one chunk is kept by ``env.network.framed``. Such a request owns a copy of its
+frame.
 
 Bounds: bytes that are appended and not confirmed, slots under way, unsent bytes; each stops
 reading from the connection.
@@ -39,8 +40,8 @@ import structlog
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
-from magnetar.env.certificates import peer_name
-from magnetar.env.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
+from magnetar.env.network.certificates import peer_name
+from magnetar.env.network.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
 from magnetar.protocols.kafka.partitions.first_refused import FirstRefused

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from magnetar.topics.backlog import Backlog
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consuming.backlog import Backlog
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.stats import KIND_NAMES
-from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 
 

@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from magnetar.env.framed import JOIN_BYTES_MAX
+from magnetar.env.network.framed import JOIN_BYTES_MAX
 from magnetar.env.tasks import fails
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, MessageTooLargeError
 from magnetar.protocols.pulsar.clients import hears_end_of_topic
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
-from magnetar.topics.consumer import ConsumerNews
-from magnetar.topics.redelivery import Key
+from magnetar.topics.consuming.consumer import ConsumerNews
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.subscribable import Subscribed
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry, sealed_entry
 from magnetar.wire.kafka.batches import CODEC_MASK, is_batch, read_batch_header
@@ -64,7 +64,7 @@ class _Later(NamedTuple):
 
 
 class SessionConsumer:
-    """A session's client as one of its consumers knows it (``topics.consumer.ConsumerClient``).
+    """A session's client as one of its consumers knows it: a ``ConsumerClient``.
 
     ``partition``: of the consumer's topic, or -1. ``epoch``: which its messages say, below 0: none
     (``handlers.consumers``)."""

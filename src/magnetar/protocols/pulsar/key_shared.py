@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from magnetar.model.errors import ConsumerAssignError, NotAllowedError
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.topics.dispatch.key_policy import (
     HASH_MAX,
     HashRange,
@@ -10,7 +11,6 @@ from magnetar.topics.dispatch.key_policy import (
     KeyPolicy,
     sticky_ranges,
 )
-from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 
 

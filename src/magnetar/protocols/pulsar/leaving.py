@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from magnetar.model.ids import Position
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 
 

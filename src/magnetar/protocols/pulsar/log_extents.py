@@ -15,7 +15,7 @@ from magnetar.log.policy import UNLIMITED
 from magnetar.log.seam import LogStats, ReadableLog, TableMark, TakenLedger
 from magnetar.model.errors import NotAllowedError
 from magnetar.model.ids import EARLIEST, Position
-from magnetar.topics.feed import Unread
+from magnetar.topics.consuming.feed import Unread
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import LogExtent, LogPlace, LogQuestion

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from magnetar.env.asking import AskingConnection
-from magnetar.env.connections import Connections
+from magnetar.env.network.asking import AskingConnection
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import (
     BindingEndedError,
     BrokerError,

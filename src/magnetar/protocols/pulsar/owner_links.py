@@ -1,7 +1,7 @@
 """How a read-only broker asks the owners of topics: BOUND_CURSOR over Pulsar's own port.
 
 Owns one connection per owner that is asked for something, made when it is needed, and who is to
-hear of which subscription. Implements ``topics.remote_acks.CursorOwners``.
+hear of which subscription. Implements ``topics.following.remote_acks.CursorOwners``.
 
 Rules:
 
@@ -32,7 +32,7 @@ from magnetar.cluster.brokers.tls_addresses import TlsAddresses
 from magnetar.cluster.ownership import At, Ownership
 from magnetar.cluster.security.own import OwnAccess
 from magnetar.cluster.topic_name import TopicName, parse_topic
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.log.ack_images import decode_image, encode_in_parts
 from magnetar.log.acknowledgements import AckImage
@@ -51,8 +51,8 @@ from magnetar.protocols.pulsar.owner_line import (
     encode,
     refusal,
 )
-from magnetar.topics.bound import SeatsTaken
-from magnetar.topics.remote_acks import Borrowed, LentCursor, NewsKind, OwnerNews
+from magnetar.topics.consuming.bound import SeatsTaken
+from magnetar.topics.following.remote_acks import Borrowed, LentCursor, NewsKind, OwnerNews
 from magnetar.wire.pulsar.commands import PING_FRAME, PROTOCOL_VERSION, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from magnetar.model.errors import MagnetarError
 from magnetar.protocols.pulsar.session import Session
-from magnetar.topics.producer import Sequences
+from magnetar.topics.publishing.producer import Sequences
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import ReceiptEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -17,7 +17,7 @@ from magnetar.wire.pulsar.replies import send_error
 
 
 class SessionProducer:
-    """A session's client as one of its producers knows it (``topics.producer.ProducerClient``)."""
+    """A session's client as one of its producers knows it: a ``ProducerClient``."""
 
     __slots__ = ("_encode", "_encode_run", "_session", "_write", "producer_id", "publish_ended")
 

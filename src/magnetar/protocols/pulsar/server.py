@@ -14,10 +14,10 @@ import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.config import BrokerConfig, TlsConfig
-from magnetar.env.connections import Connections
-from magnetar.env.listening import advertised_host, bind, host_port, port_of
+from magnetar.env.network.connections import Connections
+from magnetar.env.network.listening import advertised_host, bind, host_port, port_of
+from magnetar.env.network.tls import TlsFiles, TlsListener
 from magnetar.env.tasks import TaskScope
-from magnetar.env.tls import TlsFiles, TlsListener
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.liveness import Sweeper

@@ -11,7 +11,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.metrics import Metrics
 from magnetar.protocols.pulsar.attached import AttachedTotals
@@ -19,7 +19,7 @@ from magnetar.protocols.pulsar.liveness import Connection
 from magnetar.protocols.pulsar.staged_writes import StagedWrites
 from magnetar.protocols.pulsar.stored_ledgers import StoredLedgers
 from magnetar.topics.bindings import OwnerBindings
-from magnetar.topics.followed_topics import FollowedTopics
+from magnetar.topics.following.followed_topics import FollowedTopics
 from magnetar.topics.name_lists import NameLists
 from magnetar.topics.registry import Topics
 from magnetar.topics.steering import ReadSteering

@@ -11,7 +11,7 @@ handled on the spot; requests that wait for something run in turn by subject (``
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection, and the commands of the chunk at hand, until they are below their limit again; so a
 client is slowed down and nobody else. So does the first SEND of a producer that has come back,
-until it is known what its earlier incarnation has stored (``topics.resend``).
+until it is known what its earlier incarnation has stored (``topics.publishing.resend``).
 
 Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
 the shape that its request asks for. A request that fails by a fault of this program ends the
@@ -33,8 +33,8 @@ import structlog
 from magnetar.cluster.security.principals import REFUSED
 from magnetar.cluster.steering import Sent
 from magnetar.cluster.topic_name import TopicName
-from magnetar.env.certificates import peer_name
-from magnetar.env.framed import NO_ROOM, FramedConnection
+from magnetar.env.network.certificates import peer_name
+from magnetar.env.network.framed import NO_ROOM, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
     ChecksumError,
@@ -53,7 +53,7 @@ from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.speedups import read_sends
-from magnetar.topics.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
+from magnetar.topics.publishing.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
 from magnetar.topics.subscribable import Subscribed
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError

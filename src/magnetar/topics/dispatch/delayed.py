@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from magnetar.model.entry import Description, Entry
-from magnetar.topics.redelivery import Key
+from magnetar.topics.dispatch.redelivery import Key
 
 RUN_ENTRIES: Final = 1024
 RUNS_MAX: Final = 4096

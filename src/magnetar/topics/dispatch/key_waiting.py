@@ -1,6 +1,6 @@
 """What a Key_Shared subscription has read and could not send yet, by the hash of its key. Pure.
 
-It has the face of ``topics.redelivery``: to the feed both are what waits to be read again. Only
+It has the face of ``redelivery``: to the feed both are what waits to be read again. Only
 places are kept, no contents: a consumer that is slow costs memory for places, and its entries are
 read again when it has room. Of what waits, only that is given out for which somebody has room now
 (``Routes``), the lowest of each hash first; so nothing is read in vain.
@@ -24,8 +24,8 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Protocol
 
+from magnetar.topics.dispatch.redelivery import Key, ReplayRun, runs_of
 from magnetar.topics.dispatch.seats import Owner, Seat
-from magnetar.topics.redelivery import Key, ReplayRun, runs_of
 
 UNREAD: Final = -1
 STALE_MAX: Final = 64
@@ -101,7 +101,7 @@ def _nobody() -> None:
 
 
 class KeyedWaiting(Generic[Owner]):
-    """See the module's text. It is ``topics.redelivery.Replays``."""
+    """See the module's text. It is ``topics.dispatch.redelivery.Replays``."""
 
     by_place: Final = True
 

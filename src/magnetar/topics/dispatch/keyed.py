@@ -32,9 +32,9 @@ from magnetar.model.entry import Chunk, Description, Entry
 from magnetar.topics.dispatch.key_policy import HashRange, KeyPolicy, check_same
 from magnetar.topics.dispatch.key_ranges import Assignment, assignment
 from magnetar.topics.dispatch.key_waiting import KeyedWaiting, LookAhead
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.dispatch.seats import Owner, Placed, PlacedRun, Seat, Seats
 from magnetar.topics.dispatch.shared import ROOM_ENOUGH
-from magnetar.topics.redelivery import Key
 
 CHUNKS_MAX: Final = 10_000
 """Unacknowledged messages of a seat that has part of a message in chunks, at least."""

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from magnetar.model.entry import Description, Entry
 from magnetar.topics.dispatch.key_policy import KeyPolicy
-from magnetar.topics.redelivery import Key
+from magnetar.topics.dispatch.redelivery import Key
 
 Owner = TypeVar("Owner")
 

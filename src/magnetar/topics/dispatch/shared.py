@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.model.entry import Chunk, Description, Entry
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.dispatch.seats import Owner, Placed, PlacedRun, Seat, Seats
-from magnetar.topics.redelivery import Key
 
 ROOM_ENOUGH: Final = 1024
 """``room`` stops counting here: nobody reads more at once."""

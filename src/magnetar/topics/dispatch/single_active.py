@@ -18,8 +18,8 @@ from typing import Final, Generic, NamedTuple
 
 from magnetar.model.entry import Description, Entry
 from magnetar.model.transitions import Transition, next_states
+from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.dispatch.seats import Owner, Placed, PlacedRun, Seat, Seats
-from magnetar.topics.redelivery import Key
 
 
 class Turn(Enum):

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from magnetar.env.disk import Disk, RealDisk
+from magnetar.env.files.disk import Disk, RealDisk
 from magnetar.log.partition.batch_header import read_header
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog

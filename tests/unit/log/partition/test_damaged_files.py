@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.log.partition.checkpoint_files import (
     LOG_STARTS,
     RECOVERY_POINTS,

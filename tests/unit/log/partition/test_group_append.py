@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import Buffer, Disk, DiskFile, RealDisk, RealFile
+from magnetar.env.files.disk import Buffer, Disk, DiskFile, RealDisk, RealFile
 from magnetar.log.partition.batch_header import BatchHead, whole_batches
 from magnetar.log.partition.group_append import append_group
 from magnetar.log.partition.limits import PartitionPolicy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import DiskFile, RealDisk, RealFile
+from magnetar.env.files.disk import DiskFile, RealDisk, RealFile
 from magnetar.log.partition import local_log
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import RealDisk
+from magnetar.env.files.disk import RealDisk
 from magnetar.log.partition.checkpoint_files import (
     decode_offsets,
     decode_topic_id,

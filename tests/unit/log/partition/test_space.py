@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from magnetar.config import LedgerConfig
-from magnetar.env.disk import DiskSpace, RealDisk
-from magnetar.env.disk_space import Level, SpaceRules
+from magnetar.env.files.disk import DiskSpace, RealDisk
+from magnetar.env.files.disk_space import Level, SpaceRules
 from magnetar.log.managed.store import policy_of
 from magnetar.log.partition.hosting import PartitionHost
 from magnetar.log.partition.room import DiskRoom

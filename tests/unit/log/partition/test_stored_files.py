@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.disk import Buffer, DiskFile, RealDisk
+from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
 from magnetar.log.partition.checkpoint_files import replace_file
 from magnetar.log.partition.group_append import append_group
 from magnetar.log.partition.local_log import Appended

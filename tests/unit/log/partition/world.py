@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from magnetar.env.disk import Disk, RealDisk
-from magnetar.env.disk_space import SpaceRules
+from magnetar.env.files.disk import Disk, RealDisk
+from magnetar.env.files.disk_space import SpaceRules
 from magnetar.env.metadata import MetadataStore
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.engines.partition_store import PartitionLogStore

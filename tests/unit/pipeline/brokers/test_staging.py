@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.app.broker import Broker
 from magnetar.config import BrokerConfig
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.ledger.bookies import ReadOnlyReason
 from magnetar.model.errors import (
     BadVersionError,

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from magnetar.cli.pipeline import pipeline
-from magnetar.env.free_ports import free_port
+from magnetar.env.network.free_ports import free_port
 from magnetar.model.errors import BrokerError, ConfigError, NotAllowedError
 from magnetar.pipeline.jobs import table as table_job
 from magnetar.pipeline.jobs.audit import AUDIT

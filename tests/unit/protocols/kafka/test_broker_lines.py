@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import LeaderUnreachableError, ServiceNotReadyError
 from magnetar.protocols.kafka import lines as kafka_lines
 from magnetar.protocols.kafka.lines import BrokerWay, LeaderLine, connect_line

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.log.policy import PieceRule
 from magnetar.protocols.kafka.services import KeptReplica
 from magnetar.wire.kafka.apis import ApiKey

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka import peers
 from magnetar.protocols.kafka.peers import PeerLines

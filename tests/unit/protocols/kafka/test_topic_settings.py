@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy
 from magnetar.cluster.topic_name import PARTITIONS_MAX, parse_topic
-from magnetar.env.disk import DiskSpace
+from magnetar.env.files.disk import DiskSpace
 from magnetar.log.policy import PieceRule
 from magnetar.model.errors import InvalidPolicyError, MetadataUnavailableError
 from magnetar.protocols.kafka.handlers.recompression import CODECS

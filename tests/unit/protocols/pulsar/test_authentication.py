@@ -16,7 +16,7 @@ from magnetar.cluster.security.permissions import with_grant
 from magnetar.cluster.security.principals import REFUSED
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.config import SecurityConfig
-from magnetar.env.connections import Connections
+from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import EARLIEST
@@ -26,7 +26,7 @@ from magnetar.protocols.pulsar.handlers.table import make_table
 from magnetar.protocols.pulsar.identity import ANSWER_S
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
-from magnetar.topics.subscription import Kind
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandGetTopicsOfNamespace

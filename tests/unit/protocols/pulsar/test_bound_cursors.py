@@ -29,10 +29,10 @@ from magnetar.model.errors import (
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.protocols.pulsar.handlers import bound_cursors
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
-from magnetar.topics.followed_topic import FollowedTopic
-from magnetar.topics.remote_acks import LentCursor, NewsKind, OwnerNews
+from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.following.followed_topic import FollowedTopic
+from magnetar.topics.following.remote_acks import LentCursor, NewsKind, OwnerNews
 from magnetar.topics.seek import seek
-from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from tests.doubles.admin import topic_service

@@ -9,7 +9,7 @@ import pytest
 from magnetar.env.metadata import SessionState
 from magnetar.model.errors import LogError
 from magnetar.protocols.pulsar.liveness import CHECK_S
-from magnetar.topics.resend import FIRST_STEP_ENTRIES
+from magnetar.topics.publishing.resend import FIRST_STEP_ENTRIES
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, ProducerAccessMode
 from tests.unit.protocols.pulsar.harness import ANNOUNCEMENTS, Peer, World, run
 from tests.unit.protocols.pulsar.test_publishing import receipts

@@ -9,8 +9,8 @@ import pytest
 from magnetar.model.errors import BookieUnavailableError, LogClosedError, NotAllowedError
 from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.bounds import PROPERTIES_MAX
-from magnetar.topics import feed as feed_module
-from magnetar.topics import subscription as subscription_module
+from magnetar.topics.consuming import feed as feed_module
+from magnetar.topics.consuming import subscription as subscription_module
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
 from tests.interop.pulsar.wire import checked, send_frame
@@ -180,7 +180,7 @@ def test_what_was_read_and_not_placed_is_not_read_again() -> None:
 
 
 def test_a_read_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.topics.feed.RETRY_DELAY_S", 0.02)
+    monkeypatch.setattr("magnetar.topics.consuming.feed.RETRY_DELAY_S", 0.02)
 
     async def scenario(world: World) -> None:
         await producer(world, 4)

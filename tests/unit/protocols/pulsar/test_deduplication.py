@@ -10,8 +10,8 @@ import pytest
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import AppendDone, Content
 from magnetar.model.errors import NotEnoughBookiesError
-from magnetar.topics.deduplicating import DEDUPLICATION
 from magnetar.topics.deleting import delete_records
+from magnetar.topics.publishing.deduplicating import DEDUPLICATION
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import (
     BaseCommand,

@@ -16,7 +16,7 @@ from magnetar.protocols.pulsar import deliveries
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
-from magnetar.topics.consumer import ConsumerNews
+from magnetar.topics.consuming.consumer import ConsumerNews
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.batches import STAMP_BYTES, read_batch_header, stamp
 from magnetar.wire.kafka.compression import Codec

@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.model.errors import ConsumerAssignError, NotAllowedError
 from magnetar.protocols.pulsar.key_shared import key_policy
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.topics.dispatch.key_policy import HashRange, KeyMode, KeyPolicy
-from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe, KeySharedMode
 
 

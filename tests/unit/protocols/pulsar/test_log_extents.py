@@ -127,7 +127,7 @@ def test_a_reader_holds_the_log_and_lets_it_go() -> None:
 
 def test_what_a_reader_waits_for_in_vain_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the last entry, too: where the log ends does not depend on it."""
-    monkeypatch.setattr("magnetar.topics.feed.RETRY_DELAY_S", 0.02)
+    monkeypatch.setattr("magnetar.topics.consuming.feed.RETRY_DELAY_S", 0.02)
 
     async def scenario(world: World) -> None:
         peer = await reader_of(world)

@@ -15,9 +15,9 @@ from magnetar.cluster.steering import AVOID_S, SETTLE_S
 from magnetar.log.seam import Binding
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.handlers.redirects import STAYS_S
+from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.opening import open_durable
 from magnetar.topics.steering import LOOK_S, ReadSteering
-from magnetar.topics.subscription import Subscription
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import COMMAND_NAMES, encode_command
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap
 
-from magnetar.env.disk import Disk
+from magnetar.env.files.disk import Disk
 from magnetar.log.partition.batch_header import (
     HEADER_BYTES,
     BatchHead,

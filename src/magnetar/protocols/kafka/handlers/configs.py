@@ -21,7 +21,7 @@ from magnetar.cluster.policies.policies import (
 )
 from magnetar.cluster.policies.policy_values import NUMBER_MAX
 from magnetar.cluster.topic_name import TopicName
-from magnetar.env.listening import host_port
+from magnetar.env.network.listening import host_port
 from magnetar.log.policy import Engine, LogPolicy, PieceRule
 from magnetar.model.errors import (
     ConfigError,

@@ -47,9 +47,9 @@ from magnetar.protocols.kafka.partitions.producer_states import (
 )
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.unread import LOST, UnreadPlaces
+from magnetar.topics.consuming.feed import behind_lost
 from magnetar.topics.entry_format import EntryFormat, describe
-from magnetar.topics.feed import behind_lost
-from magnetar.topics.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
+from magnetar.topics.publishing.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import (
     APPEND_TIME,

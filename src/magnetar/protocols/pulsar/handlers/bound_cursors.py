@@ -26,7 +26,7 @@ from magnetar.model.ids import Position
 from magnetar.protocols.pulsar.bounds import check_subscription
 from magnetar.protocols.pulsar.session import Session
 from magnetar.topics.bindings import OwnerBindings
-from magnetar.topics.bound import SeatsTaken
+from magnetar.topics.consuming.bound import SeatsTaken
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.errors import server_error
@@ -41,7 +41,7 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
 
 
 class SessionBroker:
-    """The read-only broker on a session, for one subscription (``topics.bound.BoundBroker``), or,
+    """The read-only broker on a session, for one subscription (a ``BoundBroker``), or,
     without one, as it follows the log of ``followed`` (``topics.followers.Follower``)."""
 
     __slots__ = ("_followed", "_session", "_subscription", "_topic")

@@ -61,13 +61,13 @@ from magnetar.protocols.pulsar.log_extents import (
 from magnetar.protocols.pulsar.message_ids import fill_message_id, position_of, reader_start
 from magnetar.protocols.pulsar.session import Session
 from magnetar.protocols.pulsar.stored_ledgers import fill_stored_ledgers
-from magnetar.topics.backlog import backlogs
-from magnetar.topics.consumer import Consumer
+from magnetar.topics.consuming.backlog import backlogs
+from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.subscription import Kind, Subscription
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.seek import seek
 from magnetar.topics.subscribable import SubscribableTopic, Subscribed
-from magnetar.topics.subscription import Kind, Subscription
 from magnetar.wire.crossing.batch_index import last_index
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error

@@ -20,10 +20,10 @@ from magnetar.protocols.pulsar.bounds import check_producer
 from magnetar.protocols.pulsar.handlers.schemas import producer_version
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
-from magnetar.topics.access import AccessMode, Verdict, check_claim
-from magnetar.topics.deduplicated_producer import DeduplicatedProducer
 from magnetar.topics.opening import open_durable
-from magnetar.topics.producer import Producer, ProducerFacts
+from magnetar.topics.publishing.access import AccessMode, Verdict, check_claim
+from magnetar.topics.publishing.deduplicated_producer import DeduplicatedProducer
+from magnetar.topics.publishing.producer import Producer, ProducerFacts
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success

@@ -27,11 +27,11 @@ from magnetar.model.ids import LATEST
 from magnetar.protocols.pulsar.bounds import check_subscribe, consumer_properties
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.session import Session
+from magnetar.topics.consuming.subscription import Kind
 from magnetar.topics.opening import open_subscription
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.steering import Subscribing
 from magnetar.topics.subscribable import SubscribableTopic
-from magnetar.topics.subscription import Kind
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandSubscribe
 from magnetar.wire.pulsar.replies import success
 

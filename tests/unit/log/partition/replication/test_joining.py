@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.replication.brokers import PeerBroker

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from magnetar.env.sqlite_metadata import SqliteMetadataStore
+from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.replication.election import LiveBroker
 from magnetar.log.partition.replication.partition_state import Member, PartitionState

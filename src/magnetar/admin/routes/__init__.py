@@ -1,0 +1,1 @@
+"""The paths of the HTTP interface, a module a subject: each asks a service."""

@@ -1,0 +1,1 @@
+"""Files and disks: durable writes, space, locks, descriptors, and files that are watched."""

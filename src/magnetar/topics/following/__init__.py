@@ -1,0 +1,1 @@
+"""Topics that another broker owns, as a read-only broker serves them."""

@@ -1,0 +1,1 @@
+"""Producers of a topic: who may be one, what they send again, and what is stored once."""
