@@ -24,7 +24,13 @@ import structlog
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.topics import OPENED_AT_A_TIME, TopicService
 from magnetar.cluster.control_plane import ControlPlane
-from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, TopicName, parse_namespace, parse_tenant
+from magnetar.cluster.topic_name import (
+    DEFAULT_NAMESPACE,
+    KAFKA_GROUPS,
+    TopicName,
+    parse_namespace,
+    parse_tenant,
+)
 from magnetar.model.errors import (
     MagnetarError,
     NotAllowedError,
@@ -34,7 +40,6 @@ from magnetar.model.errors import (
 
 log = structlog.get_logger(__name__)
 
-KAFKA_GROUPS: Final = "public/kafka-groups"
 KEPT: Final[Mapping[str, str]] = {
     DEFAULT_NAMESPACE: "it is made at every start, for topics that are named without one",
     KAFKA_GROUPS: "groups and transactions of Kafka's clients are kept there",

@@ -12,6 +12,7 @@ is closed until it is opened here. Segments are decoded as routes decode them (`
 | subscriptions, single messages | who may consume |
 | uploading schemas | who may produce |
 | everything else of a namespace or a topic; a tenant's list of namespaces | the tenant's admins |
+| ``public/kafka-groups``, which keeps what is of all tenants | super-users |
 | tenants, brokers, ledgers, bookies, and all else | super-users |
 """
 
@@ -23,7 +24,13 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import unquote, unquote_plus
 
 from magnetar.cluster.security.permissions import Action
-from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_tenant, parse_topic
+from magnetar.cluster.topic_name import (
+    KAFKA_GROUPS,
+    TopicName,
+    parse_namespace,
+    parse_tenant,
+    parse_topic,
+)
 
 
 class NeededLevel(Enum):
@@ -106,7 +113,7 @@ def _of_namespace(reads: bool, rest: Sequence[str]) -> Need:
             return OfTopics(Action.LOOKUP, _namespace(tenant, namespace))
         case [tenant] if reads:
             return OfTenant(_tenant(tenant))
-        case [tenant, _, *_]:
+        case [tenant, namespace, *_] if _namespace(tenant, namespace) != KAFKA_GROUPS:
             return OfTenant(_tenant(tenant))
     return NeededLevel.SUPER_USER
 

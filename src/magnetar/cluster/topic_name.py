@@ -18,6 +18,8 @@ from urllib.parse import quote, unquote
 from magnetar.model.errors import InvalidTopicNameError, NotAllowedError
 
 DEFAULT_NAMESPACE: Final = "public/default"
+KAFKA_GROUPS: Final = "public/kafka-groups"
+"""Brokers keep in it what Kafka's clients of all namespaces do as groups, and transactions."""
 NAME_BYTES_MAX: Final = 1024
 PARTITIONS_MAX: Final = 10_000
 """Of one topic: each is a topic of its own, with a log."""

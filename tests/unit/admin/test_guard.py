@@ -169,3 +169,42 @@ def test_what_changes_something_is_for_no_more_than_its_users(tmp_path: Path) ->
                 check(method.upper(), path)
 
     serve(tmp_path, scenario)
+
+
+def test_what_kafka_keeps_of_all_tenants_is_not_one_tenants(tmp_path: Path) -> None:
+    """Its namespace lies in ``public``: whose admins could have read, moved and deleted what other
+    tenants' groups have committed."""
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        root, alice = bearer("root"), bearer("alice")
+        about = {"adminRoles": ["alice"]}
+        await client.post("/admin/v2/tenants/public", headers=root, json=about)
+        kept = "/admin/v2/namespaces/public/kafka-groups"
+        same = "/admin/v2/namespaces/public/kafka%2Dgroups"
+        mine = {"auth_policies": {"namespace_auth": {"alice": ["produce"]}}}
+        for path in (kept, same):
+            assert (await client.put(path, headers=alice, json=mine)).status_code == 403
+        assert (await client.put(kept, headers=root)).status_code == 204
+        topic = "/admin/v2/persistent/public/kafka-groups/offsets-0"
+        assert (await client.put(topic, headers=root)).status_code == 204
+        for method, path in (
+            ("POST", f"{kept}/permissions/alice"),
+            ("POST", f"{same}/permissions/alice"),
+            ("POST", f"{topic}/permissions/alice"),
+            ("PUT", f"{kept}/unload"),
+            ("GET", f"{kept}/topics"),
+            ("GET", f"{topic}/stats"),
+            ("DELETE", f"{topic}/subscription/offsets"),
+            ("DELETE", topic),
+        ):
+            body = ["consume"] if method == "POST" else None
+            for sent in (method, "HEAD") if method == "GET" else (method,):
+                answer = await client.request(sent, path, headers=alice, json=body)
+                assert answer.status_code == 403, (sent, path)
+        # Who is to look is told so by a super-user.
+        grant = f"{kept}/permissions/alice"
+        assert (await client.post(grant, headers=root, json=["consume"])).status_code == 204
+        assert (await client.get(f"{topic}/stats", headers=alice)).status_code == 200
+        assert (await client.delete(topic, headers=alice)).status_code == 403
+
+    serve(tmp_path, scenario)

@@ -4,7 +4,8 @@ Asked when something is opened or administered, never for a message. Namespaces 
 answered from memory (``cluster.namespaces``); a node is parsed again when its bytes have changed. A
 change is in force for what is opened after it; what is open goes on until its client comes again.
 
-Why: docs/adr/0155-permissions-are-asked-when-something-is-opened.md.
+Why: docs/adr/0155-permissions-are-asked-when-something-is-opened.md,
+docs/adr/0223-what-brokers-keep-of-all-tenants-is-no-tenants.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from magnetar.cluster.security.permissions import Action, admin_roles, permitted
 from magnetar.cluster.security.principals import Principal
 from magnetar.cluster.security.stored_users import StoredUsers
 from magnetar.cluster.security.users import ScramCredentials, Users
-from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_name import KAFKA_GROUPS, TopicName
 from magnetar.model.errors import AuthorizationError, BrokerMetadataError
 
 PARSED_MAX: Final = 10_000
@@ -94,7 +95,9 @@ class Access:
         policies = self._object(namespace, await self._namespaces.value(namespace))
         if self.is_super_user(principal):
             return True
-        admins = await self.admins(namespace.split("/")[0])
+        # What is kept there is of all tenants, not of the one in whose name it lies.
+        kept = namespace == KAFKA_GROUPS
+        admins = () if kept else await self.admins(namespace.split("/")[0])
         topic = "" if isinstance(of, str) else str(of.partitioned)
         return permitted(principal.role, action, policies, admins, topic)
 

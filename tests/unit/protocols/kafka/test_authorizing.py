@@ -592,6 +592,32 @@ def test_what_concerns_the_cluster_is_for_super_users(tmp_path: Path) -> None:
     run_secured(tmp_path, scenario)
 
 
+def test_what_coordinators_keep_is_of_no_tenants_admins(tmp_path: Path) -> None:
+    """Offsets and transactions of all tenants lie in a namespace of ``public``, whose admins could
+    read and write them."""
+
+    async def scenario(world: SecuredWorld) -> None:
+        carol, root = await prepared(world), await world.known(ROOT)
+        done = await root.ask(ApiKey.OFFSET_COMMIT, committing("other/space/g", OTHER))
+        assert errors(done) == {OTHER: 0}
+        await world.services.control.namespaces.change_tenant("public", {"adminRoles": ["carol"]})
+        number = world.server.coordinator.topic_for("other/space/g")
+        kept = f"{number.namespace}/{number.local}"
+        assert errors(await carol.ask(ApiKey.PRODUCE, producing(T))) == {T: 0}, "it administers it"
+        for key, request in (
+            (ApiKey.PRODUCE, producing(kept)),
+            (ApiKey.FETCH, fetching(kept)),
+            (ApiKey.METADATA, MetadataRequest([MetadataTopic(name=kept)])),
+        ):
+            assert errors(await carol.ask(key, request)) == {kept: NO_TOPIC}, key
+        gone = await carol.ask(ApiKey.DELETE_TOPICS, DeleteTopicsRequest([DeleteTopic(kept)]), 6)
+        assert [each.error_code for each in gone.topics] == [NO_TOPIC]
+        asked = DescribeGroupsRequest(["public/kafka-groups/g"])
+        assert (await carol.ask(ApiKey.DESCRIBE_GROUPS, asked)).groups[0].error_code == NO_GROUP
+
+    run_secured(tmp_path, scenario)
+
+
 def test_names_that_no_namespace_has_are_refused_before_they_are_looked_up() -> None:
     class Asked:
         async def allows(self, *_: object) -> bool:

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from magnetar.cluster.topic_name import TopicName
+from magnetar.cluster.topic_name import KAFKA_GROUPS, TopicName
 from magnetar.model.errors import (
     LogError,
     MagnetarError,
@@ -52,8 +52,8 @@ from magnetar.wire.kafka.errors import ErrorCode
 
 log = structlog.get_logger(__name__)
 
-TENANT, NAMESPACE_PART = "public", "kafka-groups"
-NAMESPACE: Final = f"{TENANT}/{NAMESPACE_PART}"
+NAMESPACE: Final = KAFKA_GROUPS
+TENANT, NAMESPACE_PART = NAMESPACE.split("/")
 KEEP_NOTHING: Final = {
     # Only the cursor holds what is needed; and nothing but it moves the cursor.
     "retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
