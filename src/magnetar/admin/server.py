@@ -236,6 +236,8 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # By default what a client of this machine says it comes from would be its address.
+                proxy_headers=False,
                 date_header=False,
                 limit_concurrency=connections_max,
                 timeout_keep_alive=KEEP_ALIVE_S,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from magnetar.admin.guard import Guard
 from magnetar.admin.needs import NeededLevel, OfTopics, need
@@ -208,3 +209,18 @@ def test_what_kafka_keeps_of_all_tenants_is_not_one_tenants(tmp_path: Path) -> N
         assert (await client.delete(topic, headers=alice)).status_code == 403
 
     serve(tmp_path, scenario)
+
+
+def test_the_address_of_a_client_is_its_connections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not what it says: the log of who was refused would name somebody else."""
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
+        assert (await client.get("/metrics", headers=said)).status_code == 401
+
+    serve(tmp_path, scenario)
+    told = capsys.readouterr()
+    assert "192.0.2.7" not in told.out + told.err
+    assert "request refused" in told.out + told.err
