@@ -19,6 +19,10 @@ from magnetar.wire.kafka.consumer_group_messages import (
     ConsumerGroupHeartbeatRequest,
 )
 from magnetar.wire.kafka.errors import ErrorCode
+from magnetar.wire.kafka.share_group_messages import (
+    ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest,
+)
 from tests.unit.protocols.kafka.secured import SecuredPeer, SecuredWorld, run_secured
 
 OWN, HIDDEN = "own-1", "own-2"
@@ -169,5 +173,28 @@ def test_while_very_many_topics_are_looked_at_others_have_their_turns(
         await ticking
         assert len(of_one) == 1_000
         assert max(Counter(of_one).values()) <= THINGS_PER_TURN
+
+    run_secured(tmp_path, scenario)
+
+
+def test_topics_that_members_only_ask_for_are_not_told_either(tmp_path: Path) -> None:
+    """One that is not there, or whose partitions others have: nobody has it assigned."""
+
+    async def scenario(world: SecuredWorld) -> None:
+        namespaces = world.services.control.namespaces
+        await namespaces.create_tenant("other")
+        await namespaces.create_namespace("other/space")
+        root, carol = await world.known("root"), await world.known("carol")
+        await world.grant("carol", "consume")
+        assert (await joined(root, "g", ["other/space/secret"])).error_code == 0
+        heartbeat = ShareGroupHeartbeatRequest("s", "m", 0, names=["other/space/secret"])
+        assert (await root.ask(ApiKey.SHARE_GROUP_HEARTBEAT, heartbeat)).error_code == 0
+        assert (await described(root, "g"))["g"].members[0].names == ["other/space/secret"]
+        found = (await described(carol, "g"))["g"]
+        assert (found.error_code, found.members) == (NO_TOPIC, [])
+        for peer, error, count in ((root, 0, 1), (carol, NO_TOPIC, 0)):
+            asked = ShareGroupDescribeRequest(["s"])
+            (share,) = (await peer.ask(ApiKey.SHARE_GROUP_DESCRIBE, asked)).groups
+            assert (share.error_code, len(share.members)) == (error, count)
 
     run_secured(tmp_path, scenario)

@@ -105,6 +105,21 @@ async def sorted_out(
     return await apart(topics, lambda each: session.grants.topic(action, each.name))
 
 
+async def tells_hidden(session: KafkaSession, members: Iterable[Any]) -> bool:
+    """Whether what is said of a group's members has a topic that the client may not consume: such a
+    group is not described. That is also a topic that a member only asks for: it may not be there,
+    or have fewer partitions than there are members."""
+    named: dict[str, None] = {}
+    for member in members:
+        named.update(dict.fromkeys(member.names))
+        for part in (member.assignment, getattr(member, "target", member.assignment)):
+            named.update((topic.name, None) for topic in part.topics)
+    for name in named:
+        if not await session.grants.topic(Action.CONSUME, name):
+            return True
+    return False
+
+
 def by_topic(action: Action, refusal: Callable[[Any], Any]) -> Rule:
     """Of a request with ``topics``, answered by ``topics``; ``refusal`` makes the answer's part of
     the request's."""

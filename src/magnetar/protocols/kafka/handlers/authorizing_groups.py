@@ -19,6 +19,7 @@ from magnetar.protocols.kafka.handlers.authorizing import (
     apart,
     by_topic,
     sorted_out,
+    tells_hidden,
 )
 from magnetar.protocols.kafka.handlers.groups import GROUP, TRANSACTION
 from magnetar.protocols.kafka.session import Handler, KafkaSession
@@ -227,17 +228,10 @@ async def describe_consumers(
     request: ConsumerGroupDescribeRequest,
     handler: Handler,
 ) -> Any:
-    """A group with a topic that the client may not consume is not described."""
     request.groups, refused = await apart(request.groups, session.grants.group)
     answer = await handler(session, head, request)
     for number, group in enumerate(answer.groups):
-        topics = [
-            topic
-            for member in group.members
-            for part in (member.assignment, member.target)
-            for topic in part.topics
-        ]
-        if (await sorted_out(session, Action.CONSUME, topics))[1]:
+        if await tells_hidden(session, group.members):
             answer.groups[number] = DescribedConsumerGroup(NO_TOPIC, WHY_TOPIC, group.group_id)
     answer.groups += [DescribedConsumerGroup(NO_GROUP, None, each) for each in refused]
     return answer

@@ -18,6 +18,7 @@ from magnetar.protocols.kafka.handlers.authorizing import (
     WHY_TOPIC,
     apart,
     sorted_out,
+    tells_hidden,
 )
 from magnetar.protocols.kafka.session import Handler, KafkaSession
 from magnetar.wire.kafka.apis import RequestHead
@@ -89,12 +90,10 @@ async def acknowledge(
 async def describe(
     session: KafkaSession, head: RequestHead, request: ShareGroupDescribeRequest, handler: Handler
 ) -> Any:
-    """A group with a topic that the client may not consume is not described."""
     request.groups, refused = await apart(request.groups, session.grants.group)
     answer = await handler(session, head, request)
     for number, group in enumerate(answer.groups):
-        topics = [topic for member in group.members for topic in member.assignment.topics]
-        if (await sorted_out(session, Action.CONSUME, topics))[1]:
+        if await tells_hidden(session, group.members):
             answer.groups[number] = DescribedShareGroup(NO_TOPIC, WHY_TOPIC, group.group_id)
     answer.groups += [DescribedShareGroup(NO_GROUP, WHY_GROUP, each) for each in refused]
     return answer
