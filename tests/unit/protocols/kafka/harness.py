@@ -60,11 +60,11 @@ class KafkaWorld:
     ) -> None:
         self.ahead_s = 0.0
         """How far somebody has set the clock ahead."""
-        self.store = MemoryLogStore(ledger_entries)
+        self.store, self.metadata = MemoryLogStore(ledger_entries), MemoryMetadata()
         self.broker = Broker(
             BrokerConfig(port=0),
             self.store,
-            MemoryMetadata(),
+            self.metadata,
             MemoryValues(),
             clock=lambda: 1e6 + self.ahead_s + asyncio.get_running_loop().time(),
             kafka=KafkaConfig(port=0, **settings),
