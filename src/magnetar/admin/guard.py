@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.admin import errors
 from magnetar.admin.needs import Need, NeededLevel, OfTenant, need
+from magnetar.admin.routes.health_api import TELLS_WHY
 from magnetar.admin.server import CERTIFICATE_NAME
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.principals import Principal
@@ -42,7 +43,11 @@ class Guard:
         try:
             asked = need(scope["method"], scope["path"])
             if asked not in self._open:
-                await self._check(await self._who(scope), asked, scope["path"])
+                who = await self._who(scope)
+                await self._check(who, asked, scope["path"])
+                scope = {**scope, TELLS_WHY: self._access.is_super_user(who)}
+            elif asked is NeededLevel.HEALTH:
+                scope = {**scope, TELLS_WHY: await self._is_super_user(scope)}
         except MagnetarError as error:
             if isinstance(error, AuthenticationError):
                 log.info("request refused", peer=_peer(scope), path=scope["path"], why=error.why)
@@ -63,6 +68,13 @@ class Guard:
         if not shown and name is not None:
             return self._access.authenticator.by_certificate(name)
         return await self._access.by_header(shown[0].decode("latin-1") if shown else "")
+
+    async def _is_super_user(self, scope: Scope) -> bool:
+        """Of a client that need not show who it is."""
+        try:
+            return self._access.is_super_user(await self._who(scope))
+        except AuthenticationError:
+            return False
 
     async def _check(self, who: Principal, asked: Need, path: str) -> None:
         access = self._access

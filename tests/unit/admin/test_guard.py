@@ -15,6 +15,7 @@ from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.server import HttpServer
 from magnetar.cluster.security.permissions import Action
 from magnetar.config import SecurityConfig
+from magnetar.env.health import Health, PartHealth
 from magnetar.env.network.listening import bind
 from tests.unit.admin.fakes import FakeLedgers, application
 from tests.unit.cluster.security.files import token
@@ -25,14 +26,19 @@ TOPIC = "/admin/v2/persistent/public/default/t"
 
 
 def serve(
-    directory: Path, scenario: Callable[[httpx.AsyncClient], Awaitable[None]], **opened: bool
+    directory: Path,
+    scenario: Callable[[httpx.AsyncClient], Awaitable[None]],
+    health: Health | None = None,
+    **opened: bool,
 ) -> None:
     async def run() -> None:
         world = await Secured(directory).start()
         access = world.broker.access
         assert access is not None
         app = EncodedPaths(
-            Guard(application(world.broker, FakeLedgers()), access, SecurityConfig(**opened))
+            Guard(
+                application(world.broker, FakeLedgers(), health), access, SecurityConfig(**opened)
+            )
         )
         server = HttpServer(app, bind("127.0.0.1", 0, "http.port"))  # type: ignore[arg-type]
         await server.start()
@@ -134,6 +140,31 @@ def test_metrics_and_health_may_be_opened(tmp_path: Path) -> None:
         assert (await client.get("/admin/v2/clusters")).status_code == 401
 
     serve(tmp_path, scenario, open_metrics=True, open_health=True)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_is_wrong_is_told_to_super_users(tmp_path: Path, is_open: bool) -> None:
+    """It names topics, which any role, and probes without one, would learn from it."""
+    health = Health()
+
+    async def check() -> PartHealth:
+        return PartHealth(False, "persistent://a/b/secret is not stored", "see /data/secret")
+
+    health.add("topics", check)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        others = [bearer("alice")] + is_open * [{}, {"Authorization": "Bearer x"}]
+        for path in ("/health", "/admin/v2/brokers/health"):
+            told = await client.get(path, headers=bearer("root"))
+            assert (told.status_code, "a/b/secret" in told.text) == (503, True)
+            for headers in others:
+                hidden = await client.get(path, headers=headers)
+                assert (hidden.status_code, "secret" in hidden.text) == (503, False)
+                assert "topics" in hidden.text
+        if not is_open:
+            assert (await client.get("/health")).status_code == 401
+
+    serve(tmp_path, scenario, health, open_health=is_open)
 
 
 def test_a_refused_request_is_answered_before_its_body_is_read(tmp_path: Path) -> None:
