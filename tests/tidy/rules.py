@@ -324,7 +324,6 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "topic_ids",
             "topic_settings",
             "traffic",
-            "turns",
             "unread",
         ),
         ("services",),

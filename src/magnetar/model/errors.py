@@ -355,6 +355,10 @@ class ServiceNotReadyError(BrokerError):
     """The topic (or what else is asked for) is not served here now; look it up again."""
 
 
+class ClientGoneError(BrokerError):
+    """Nobody waits any more for what is being done."""
+
+
 class BoundElsewhereError(ServiceNotReadyError):
     """Another broker serves the subscription: the one at ``service_url``."""
 

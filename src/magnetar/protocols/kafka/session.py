@@ -40,10 +40,17 @@ import structlog
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
+from magnetar.env.loop_turns import THINGS_AT_ONCE, LoopTurns
 from magnetar.env.network.certificates import peer_name
 from magnetar.env.network.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
+from magnetar.env.network.hung_up import hung_up
 from magnetar.env.tasks import fails
-from magnetar.model.errors import AuthenticationError, MagnetarError, ProtocolError
+from magnetar.model.errors import (
+    AuthenticationError,
+    ClientGoneError,
+    MagnetarError,
+    ProtocolError,
+)
 from magnetar.protocols.kafka.partitions.first_refused import FirstRefused
 from magnetar.protocols.kafka.security.grants import Grants
 from magnetar.protocols.kafka.security.sasl_exchange import SaslExchange, exchange_of
@@ -69,8 +76,8 @@ FRAME_SLACK_BYTES: Final = 1 << 20
 FIRST_FRAME_BYTES_MAX: Final = 64 << 10
 """Of a client that is not known: a token has 16 KiB at most."""
 ELEMENTS_AT_ONCE: Final = 3000
-"""A request with more in its lists, and its answer, are read and made on a thread: 100 000, which a
-frame of half a megabyte has, take half a second of the loop each."""
+"""A request with more in its lists is read on a thread, an answer with more is made there: 100 000,
+which a frame of half a megabyte has, take half a second of the loop."""
 SLOTS_MAX: Final = 256
 WRITE_BYTES_HIGH: Final = 1 << 20
 WRITE_BYTES_LOW: Final = 256 << 10
@@ -97,10 +104,12 @@ class Slot:
         self.made: tuple[Sequence[Buffer], int] | None = None
         """What ``encoded`` gave, if it was made already."""
 
-    def encoded(self) -> tuple[Sequence[Buffer], int]:
-        """The frame of the answer in parts, and its size."""
+    def encoded(self, elements_max: int | None = None) -> tuple[Sequence[Buffer], int]:
+        """The frame of the answer in parts, and its size. Raises ``LongMessageError``."""
         head = self.head
-        return encode_response(head.api_key, head.version, head.correlation_id, self.response)
+        return encode_response(
+            head.api_key, head.version, head.correlation_id, self.response, elements_max
+        )
 
 
 class TokenSlot(Slot):
@@ -109,7 +118,7 @@ class TokenSlot(Slot):
 
     __slots__ = ()
 
-    def encoded(self) -> tuple[Sequence[Buffer], int]:
+    def encoded(self, elements_max: int | None = None) -> tuple[Sequence[Buffer], int]:
         if self.response.error_code:
             return (), 0
         token: bytes = self.response.auth_bytes
@@ -195,6 +204,14 @@ class KafkaSession(FramedConnection):
             self.resume(KafkaPaused.UNSENT)
         else:
             self.pause(KafkaPaused.UNSENT)
+
+    def is_gone(self) -> bool:
+        """Also of a client that has hung up while its request is under way and nothing is read."""
+        return self.closed or (self.descriptor >= 0 and bool(hung_up([self.descriptor])))
+
+    def turns(self, at_once: int = THINGS_AT_ONCE) -> LoopTurns:
+        """Of a request that names ``at_once`` things and more."""
+        return LoopTurns(self.services.turns, self, at_once)
 
     @property
     def waits(self) -> bool:
@@ -300,7 +317,7 @@ class KafkaSession(FramedConnection):
             request = read_request(head, reader)
         except LongMessageError:
             reader.left, reader.at = all_left, at
-            request = partial(self.services.on_thread, read_request, head, reader)
+            request = partial(read_request, head, reader)
         self._begin(slot, request)
 
     def _token(self, token: bytes) -> None:
@@ -350,14 +367,16 @@ class KafkaSession(FramedConnection):
 
     async def _answer(self, slot: Slot, request: Any) -> None:
         handler = self.handlers.table[slot.head.api_key]
-        long = isinstance(request, partial)
         try:
-            if long:
-                request = await request()
-            response = await handler(self, slot.head, request)
-            if long:
-                slot.response = response
-                slot.made = await self.services.on_thread(slot.encoded)
+            if isinstance(request, partial):
+                request = await self._on_thread(request)
+            slot.response = response = await handler(self, slot.head, request)
+            if response is not None:
+                slot.made = await self._made(slot)
+        except ClientGoneError as gone:
+            log.info("request given up", peer=self.peer, reason=str(gone))
+            self.abort()
+            return
         except MagnetarError as error:
             # A handler answers what it can; what it cannot say in its answer ends the connection,
             # and the client asks again.
@@ -370,6 +389,22 @@ class KafkaSession(FramedConnection):
             self.close()
             return
         self.resume(KafkaPaused.REQUEST)
+
+    async def _made(self, slot: Slot) -> tuple[Sequence[Buffer], int]:
+        """Of how many elements an answer is does not follow from its request: 12 bytes ask for all
+        topics, or for all groups."""
+        try:
+            return slot.encoded(ELEMENTS_AT_ONCE)
+        except LongMessageError:
+            made: tuple[Sequence[Buffer], int] = await self._on_thread(slot.encoded)
+            return made
+
+    async def _on_thread(self, work: Callable[..., Any]) -> Any:
+        """Of a client that still waits when its turn has come. Raises ``ClientGoneError``."""
+        async with self.services.long_messages:
+            if self.is_gone():
+                raise ClientGoneError("the client has gone before its turn")
+            return await self.services.on_thread(work)
 
     def _failed(self, task: str, error: BaseException) -> None:
         self.close()

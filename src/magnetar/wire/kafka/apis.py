@@ -237,10 +237,11 @@ def read_request(head: RequestHead, reader: FieldReader) -> Any:
 
 
 def encode_response(
-    api_key: int, version: int, correlation_id: int, response: Any
+    api_key: int, version: int, correlation_id: int, response: Any, elements_max: int | None = None
 ) -> tuple[list[Buffer], int]:
-    """A whole frame in parts, and its size. Record batches are parts of it as they were given."""
-    writer = FieldWriter()
+    """A whole frame in parts, and its size. Record batches are parts of it as they were given.
+    Raises ``LongMessageError`` if its arrays have more elements together."""
+    writer = FieldWriter(elements_max)
     writer.int32(0)  # the length, once it is known
     writer.int32(correlation_id)
     if api_key != ApiKey.API_VERSIONS and is_flexible(type(response), version):

@@ -33,7 +33,7 @@ _U16: Final = struct.Struct(">H")
 
 
 class LongMessageError(ProtocolError):
-    """A message has more elements than the reader was to read."""
+    """A message has more elements than were to be read, or written."""
 
 
 class FieldReader:
@@ -140,11 +140,13 @@ class FieldReader:
 
 
 class FieldWriter:
-    """Writes fields in order; large byte fields are kept as the parts that they are."""
+    """Writes fields in order; large byte fields are kept as the parts that they are. ``left``: how
+    many elements of arrays it may yet write; None: any number."""
 
-    __slots__ = ("_parts", "_size", "out")
+    __slots__ = ("_parts", "_size", "left", "out")
 
-    def __init__(self) -> None:
+    def __init__(self, left: int | None = None) -> None:
+        self.left = left
         self.out = bytearray()
         self._parts: list[Buffer] = []
         self._size = 0  # of the parts
@@ -184,6 +186,14 @@ class FieldWriter:
             self.int32(value)
         else:
             self.int16(value)
+
+    def count(self, count: int, flexible: bool) -> None:
+        """So many elements follow. Raises ``LongMessageError``."""
+        if self.left is not None:
+            self.left -= count
+            if self.left < 0:
+                raise LongMessageError("more array elements in one message than were to be written")
+        self.size(count, flexible, wide=True)
 
     def text(self, value: str | None, flexible: bool) -> None:
         if value is None:

@@ -115,7 +115,7 @@ def _array_kind(element: Kind) -> Kind:
             if value is None:
                 writer.size(-1, flexible, wide=True)
                 return
-            writer.size(len(value), flexible, wide=True)
+            writer.count(len(value), flexible)
             for item in value:
                 write_one(writer, item)
 

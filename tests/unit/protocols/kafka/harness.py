@@ -78,7 +78,7 @@ class KafkaWorld:
         """What was done so."""
 
     async def _on_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        self.on_threads.append(work.__name__)
+        self.on_threads.append(getattr(work, "func", work).__name__)
         await asyncio.sleep(0)
         return work(*arguments)
 

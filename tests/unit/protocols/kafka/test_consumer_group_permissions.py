@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.loop_turns import THINGS_PER_TURN
 from magnetar.protocols.kafka.coordination.consumer_groups import ConsumerGroups
-from magnetar.protocols.kafka.turns import THINGS_PER_TURN
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import MetadataRequest, MetadataTopic
 from magnetar.wire.kafka.consumer_group_messages import (

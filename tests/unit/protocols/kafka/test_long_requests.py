@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
-from magnetar.protocols.kafka.session import ELEMENTS_AT_ONCE
-from magnetar.protocols.kafka.turns import THINGS_PER_TURN
+from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.env.loop_turns import THINGS_AT_ONCE, THINGS_PER_TURN
+from magnetar.protocols.kafka.handlers import admin
+from magnetar.protocols.kafka.services import KafkaServices
+from magnetar.protocols.kafka.session import ELEMENTS_AT_ONCE, KafkaSession
 from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -17,18 +21,34 @@ from magnetar.wire.kafka.admin_messages import (
     NewTopic,
 )
 from magnetar.wire.kafka.apis import ApiKey
-from magnetar.wire.kafka.cluster_messages import FindCoordinatorRequest
+from magnetar.wire.kafka.cluster_messages import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataTopic,
+)
+from magnetar.wire.kafka.fetch_messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from magnetar.wire.kafka.group_messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     LeaveGroupRequest,
     LeavingMember,
 )
+from magnetar.wire.kafka.record_messages import (
+    DeleteBefore,
+    DeleteOfTopic,
+    DeleteRecordsRequest,
+)
 from tests.unit.protocols.kafka.harness import KafkaWorld, run
 
 MANY = ELEMENTS_AT_ONCE + 1
 NAMES = [f"n/{each}" for each in range(MANY)]
 """None of them can be a topic's."""
+TOPICS = [f"n-{each}" for each in range(MANY)]
+"""None of them is there."""
 
 
 @pytest.mark.parametrize(
@@ -62,6 +82,111 @@ def test_others_have_their_turns(key: ApiKey, request_: Any) -> None:
         assert turns >= MANY // THINGS_PER_TURN
 
     run(scenario)
+
+
+def test_clients_that_all_ask_at_once_have_one_turn_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 150 did its part in every turn of the loop: others waited for a second."""
+
+    done = 0
+
+    async def create(*_asked: Any) -> None:
+        nonlocal done
+        done += 1
+
+    monkeypatch.setattr(admin, "_create_one", create)
+
+    async def scenario(world: KafkaWorld) -> None:
+        for peer in [world.peer() for _ in range(30)]:
+            topics = [NewTopic(name, 1, 1) for name in TOPICS[:500]]
+            peer.tell(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics))
+        most = before = 0
+        while done < 30 * 500:
+            await asyncio.sleep(0)
+            most, before = max(most, done - before), done
+        assert most <= 30 * THINGS_AT_ONCE + THINGS_PER_TURN
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.DELETE_RECORDS])
+def test_a_request_ends_with_its_client(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 000 topics were gone through to the last one, for nobody."""
+    listed = [ListOffsetsTopic(each, [ListOffsetsPartition(0)]) for each in TOPICS]
+    deleted = [DeleteOfTopic(each, [DeleteBefore(0, 1)]) for each in TOPICS]
+    asked: dict[int, Any] = {
+        ApiKey.METADATA: metadata_of(MANY),
+        ApiKey.LIST_OFFSETS: ListOffsetsRequest(topics=listed),
+        ApiKey.DELETE_RECORDS: DeleteRecordsRequest(topics=deleted),
+    }
+
+    async def scenario(world: KafkaWorld) -> None:
+        done = asked_for(monkeypatch)
+        peer = world.peer()
+        peer.tell(key, asked[key])
+        for _ in range(MANY):
+            if not done:
+                await asyncio.sleep(0)
+        # It is not read while its request is under way: the system alone knows that it hung up.
+        monkeypatch.setattr(KafkaSession, "is_gone", lambda _session: True)
+        for _ in range(10 * MANY):
+            await asyncio.sleep(0)
+        assert len(done) <= THINGS_AT_ONCE + THINGS_PER_TURN
+        assert peer.transport.closed
+
+    run(scenario)
+
+
+def test_a_client_that_has_hung_up_is_gone_though_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        ours, theirs = socket.socketpair()
+        peer = world.peer()
+        monkeypatch.setattr(KafkaSession, "descriptor", ours.fileno())
+        with ours:
+            assert not peer.session.is_gone()
+            theirs.sendall(b"x")
+            assert not peer.session.is_gone()
+            theirs.close()
+            assert peer.session.is_gone()
+        peer.session.abort()
+        assert peer.session.is_gone()
+
+    run(scenario)
+
+
+def test_a_long_answer_to_a_short_request_is_made_on_a_thread() -> None:
+    """All topics are asked for in 12 bytes; the answer has been made in one turn of the loop."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        for number in range(ELEMENTS_AT_ONCE // 4 + 1):  # each has a partition, with two lists
+            name = parse_topic(f"n-{number}")
+            await world.services.control.partitioned.create(name, 1)
+        answer = await world.peer().ask(ApiKey.METADATA, MetadataRequest(topics=None))
+        assert len(answer.topics) > ELEMENTS_AT_ONCE // 4
+        assert world.on_threads == ["encoded"]
+
+    run(scenario)
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[TopicName]:
+    """The topics that were looked at, as they are."""
+    done: list[TopicName] = []
+    counted = KafkaServices.count_of
+
+    async def count_of(services: KafkaServices, topic: TopicName) -> int:
+        done.append(topic)
+        return await counted(services, topic)
+
+    monkeypatch.setattr(KafkaServices, "count_of", count_of)
+    return done
+
+
+def metadata_of(count: int) -> MetadataRequest:
+    topics = [MetadataTopic(name=name) for name in TOPICS[:count]]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
 
 def test_a_long_request_that_is_broken_ends_its_connection() -> None:

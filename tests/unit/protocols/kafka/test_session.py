@@ -12,6 +12,7 @@ import pytest
 
 from magnetar.app.checks import unread_check
 from magnetar.cluster.topic_name import parse_topic
+from magnetar.env.loop_turns import THINGS_PER_TURN
 from magnetar.log.managed.front import EpochsOfLedgers
 from magnetar.log.seam import Content
 from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormatError
@@ -19,7 +20,6 @@ from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
 from magnetar.protocols.kafka.server import SWEEP_S
-from magnetar.protocols.kafka.turns import THINGS_PER_TURN
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import (

@@ -27,6 +27,7 @@ import structlog
 
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE
 from magnetar.cluster.topic_patterns import TopicPattern
+from magnetar.env.loop_turns import THINGS_PER_TURN, LoopTurns
 from magnetar.model.errors import InvalidTopicNameError, MagnetarError, ServiceNotReadyError
 from magnetar.protocols.kafka.consumers.consumer_group import (
     ConsumerGroup,
@@ -43,7 +44,6 @@ from magnetar.protocols.kafka.group_settings import CONSUMER
 from magnetar.protocols.kafka.lookups import in_time
 from magnetar.protocols.kafka.names import kafka_name
 from magnetar.protocols.kafka.services import KafkaServices
-from magnetar.protocols.kafka.turns import THINGS_PER_TURN, LoopTurns
 from magnetar.wire.kafka.consumer_group_messages import JOIN_EPOCH
 from magnetar.wire.kafka.errors import ErrorCode
 
@@ -229,7 +229,7 @@ class ConsumerGroups:
             return {}
         names = await self._all_names()
         found: dict[str, frozenset[str]] = {}
-        turns = LoopTurns()
+        turns = LoopTurns(self._services.turns, None)
         for text in patterns:
             # Not kept: of all groups they might be any number, of up to a megabyte each.
             pattern = TopicPattern(text)

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from magnetar.env.loop_turns import LoopTurns
 from magnetar.model.errors import BrokerMetadataError, MagnetarError
 from magnetar.protocols.kafka.coordination.coordinator_state import Change
 from magnetar.protocols.kafka.coordination.group_offsets import (
@@ -27,7 +28,6 @@ from magnetar.protocols.kafka.coordination.group_offsets import (
 from magnetar.protocols.kafka.lookups import ANSWER_S, in_time
 from magnetar.protocols.kafka.names import topic_of
 from magnetar.protocols.kafka.services import KafkaServices
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.offset_messages import CommitTopic
 from magnetar.wire.kafka.topic_shapes import PartitionResult, TopicResults
@@ -53,12 +53,13 @@ class GatheredOffsets(NamedTuple):
 
 async def gathered(
     services: KafkaServices,
+    turns: LoopTurns,
     topics: Sequence[CommitTopic] | Sequence[TxnOffsetTopic],
     key_of: Callable[[str, int], OffsetKey | PendingKey],
 ) -> GatheredOffsets:
     """``key_of`` names the place of a topic's partition in the log."""
     now_ms, deadline_s = services.now_ms(), asyncio.get_running_loop().time() + ANSWER_S
-    found, turns = GatheredOffsets([], [], []), LoopTurns()
+    found = GatheredOffsets([], [], [])
     for topic in topics:
         said = TopicResults(topic.name)
         found.answers.append(said)

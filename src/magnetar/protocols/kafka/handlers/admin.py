@@ -45,7 +45,6 @@ from magnetar.protocols.kafka.peers import told_one
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, ReplicatedPartitions
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.topic_settings import CLEANUP, ENGINE, MIN_IN_SYNC, UNCLEAN
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.topics.partitioned_deletion import delete_partitioned
 from magnetar.wire.kafka.admin_messages import (
     CreatedConfig,
@@ -81,7 +80,7 @@ BY_NAMES: Final = 5
 async def create_topics(
     session: KafkaSession, head: RequestHead, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    answer, turns = CreateTopicsResponse(), LoopTurns()
+    answer, turns = CreateTopicsResponse(), session.turns()
     # Clients take an answer with one topic twice for a broken one: each has one answer.
     times = Counter(topic.name for topic in request.topics)
     for topic in {topic.name: topic for topic in request.topics}.values():
@@ -238,7 +237,7 @@ async def _check_away(
 async def create_partitions(
     session: KafkaSession, head: RequestHead, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    answer, turns = CreatePartitionsResponse(), LoopTurns()
+    answer, turns = CreatePartitionsResponse(), session.turns()
     times = Counter(topic.name for topic in request.topics)
     for topic in {topic.name: topic for topic in request.topics}.values():
         await turns.next()
@@ -290,7 +289,7 @@ async def _grow(
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    answer, turns = DeleteTopicsResponse(), LoopTurns()
+    answer, turns = DeleteTopicsResponse(), session.turns()
     await name_deleted(session.services, request)
     # A broker asks the one that is to own what nobody owns. Would that one choose again, it might
     # choose the first, which would ask it back, for ever.

@@ -59,14 +59,17 @@ async def metadata(
     answer.controller_id = services.node.node_id
     if request.include_cluster_operations:
         answer.cluster_operations = on_cluster(session)
+    turns = session.turns()
     if request.topics is None or (head.version == 0 and not request.topics):
         for name in await questions.ask(lambda: all_names(services)):
+            await turns.next()
             answer.topics.append(await _topic(services, name, False, nodes, questions))
     else:
         await name_topics(services, head, request, questions)
         create = request.allow_auto_topic_creation
         # Each once, as in Kafka: an answer is many times as large as what asks for it.
         for topic in {(each.name, each.topic_id): each for each in request.topics}.values():
+            await turns.next()
             if topic.name is None:
                 answer.topics.append(not_known(head, topic))
             else:
@@ -79,7 +82,9 @@ async def metadata(
 
 async def _tell_operations(session: KafkaSession, topics: Sequence[TopicMetadata]) -> None:
     """Of those that are there. Raises ``MetadataError``."""
+    turns = session.turns()
     for topic in topics:
+        await turns.next()
         if topic.name is not None and not topic.error_code:
             topic.operations = await on_topic(session, topic.name)
 

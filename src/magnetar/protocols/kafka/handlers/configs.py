@@ -74,7 +74,6 @@ from magnetar.protocols.kafka.topic_settings import (
     check_lags,
     listed,
 )
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -134,7 +133,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 async def describe_configs(
     session: KafkaSession, head: RequestHead, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    answer, turns = DescribeConfigsResponse(), LoopTurns()
+    answer, turns = DescribeConfigsResponse(), session.turns()
     for resource in resources_once(request.resources):
         await turns.next()
         said = DescribedResource(kind=resource.kind, name=resource.name)
@@ -318,7 +317,7 @@ async def alter_configs(
 ) -> AlterConfigsResponse:
     """All that can be set is, to what is given or to nothing."""
     answer, times = AlterConfigsResponse(), _times(request.resources)
-    turns = LoopTurns()
+    turns = session.turns()
     for resource in {(each.kind, each.name): each for each in request.resources}.values():
         await turns.next()
         said = _malformed(
@@ -339,7 +338,7 @@ async def incremental_alter_configs(
     session: KafkaSession, head: RequestHead, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     answer, times = IncrementalAlterConfigsResponse(), _times(request.resources)
-    turns = LoopTurns()
+    turns = session.turns()
     for resource in {(each.kind, each.name): each for each in request.resources}.values():
         await turns.next()
         unsaid = [

@@ -26,7 +26,6 @@ from magnetar.protocols.kafka.coordination.live_groups import Reader
 from magnetar.protocols.kafka.handlers.heartbeat_bounds import too_much
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
     CONSUMER_MEMBER,
@@ -94,7 +93,7 @@ class ConsumerGroupHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        groups, turns = [], LoopTurns()
+        groups, turns = [], session.turns()
         for group_id in dict.fromkeys(request.groups):
             await turns.next()
             groups.append(await self._describe(session, group_id))

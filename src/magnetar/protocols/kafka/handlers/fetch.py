@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from magnetar.env.loop_turns import THINGS_PER_TURN
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     MagnetarError,
@@ -46,7 +47,6 @@ from magnetar.protocols.kafka.partitions.partition_transactions import commits_o
 from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.protocols.kafka.unread import LOST
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, is_batch, read_batch_header
@@ -185,7 +185,7 @@ class _Collected:
         self, session: KafkaSession, request: ClientFetchRequest, by_id: bool, held: _HeldTopics
     ) -> None:
         self._session = session
-        self._turns = LoopTurns()
+        self._turns = session.turns(at_once=THINGS_PER_TURN)  # of that many most fetches ask
         self._held = held
         self._by_id = by_id
         self._services = session.services
@@ -368,7 +368,7 @@ def _ends_before(entry: Entry, offset: int) -> bool:
 async def list_offsets(
     session: KafkaSession, head: RequestHead, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    answer, turns = ListOffsetsResponse(), LoopTurns()
+    answer, turns = ListOffsetsResponse(), session.turns()
     conversions = session.services.conversions
     for topic in request.topics:
         said = ListedTopic(topic.name)
@@ -501,7 +501,7 @@ async def offset_for_leader_epoch(
     session: KafkaSession, head: RequestHead, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """How far what a consumer has read of an epoch is what the log still has (KIP-320)."""
-    answer, turns = OffsetForLeaderEpochResponse(), LoopTurns()
+    answer, turns = OffsetForLeaderEpochResponse(), session.turns()
     for topic in request.topics:
         said = EpochEndTopic(topic.name)
         answer.topics.append(said)

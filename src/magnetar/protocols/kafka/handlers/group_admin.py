@@ -9,9 +9,7 @@ from magnetar.protocols.kafka.coordination.coordinator import Coordinator, coord
 from magnetar.protocols.kafka.coordination.group_offsets import OffsetKey
 from magnetar.protocols.kafka.coordination.subscriptions import subscribed_topics
 from magnetar.protocols.kafka.handlers.operations import ON_GROUP
-from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.group_messages import (
@@ -76,7 +74,7 @@ class GroupAdminHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse:
-        answer, turns = DescribeGroupsResponse(), LoopTurns()
+        answer, turns = DescribeGroupsResponse(), session.turns()
         for group_id in dict.fromkeys(request.groups):
             await turns.next()
             try:
@@ -95,7 +93,7 @@ class GroupAdminHandlers:
     async def delete(
         self, session: KafkaSession, head: RequestHead, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse:
-        results, turns = [], LoopTurns()
+        results, turns = [], session.turns()
         for name in dict.fromkeys(request.groups):
             await turns.next()
             results.append(DeletedGroup(name, await self._delete(name)))
@@ -129,7 +127,7 @@ class GroupAdminHandlers:
         self, session: KafkaSession, head: RequestHead, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
         answer = OffsetDeleteResponse()
-        missing = await _missing(session.services, request)
+        missing = await _missing(session, request)
         try:
             shard, group = await self.coordinator.known_group(request.group_id)
             known = shard.log.offsets.of(request.group_id)
@@ -166,13 +164,13 @@ class GroupAdminHandlers:
         return answer
 
 
-async def _missing(services: KafkaServices, request: OffsetDeleteRequest) -> set[tuple[str, int]]:
+async def _missing(session: KafkaSession, request: OffsetDeleteRequest) -> set[tuple[str, int]]:
     """What there is no partition of. (Of one that is gone offsets may be left, and can go.)"""
-    turns, found = LoopTurns(), set[tuple[str, int]]()
+    turns, found = session.turns(), set[tuple[str, int]]()
     for topic in request.topics:
         for part in topic.partitions:
             await turns.next()
-            if not await services.has(topic.name, part.index):
+            if not await session.services.has(topic.name, part.index):
                 found.add((topic.name, part.index))
     return found
 

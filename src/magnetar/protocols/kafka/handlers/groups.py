@@ -20,9 +20,8 @@ from magnetar.protocols.kafka.coordination.group_offsets import Committed, Offse
 from magnetar.protocols.kafka.coordination.offset_commits import gathered, told
 from magnetar.protocols.kafka.handlers.each_once import groups_once, topics_once
 from magnetar.protocols.kafka.known_places import Questions
-from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
+from magnetar.protocols.kafka.services import NO_NODE, Node
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.cluster_messages import (
     FindCoordinatorRequest,
@@ -78,7 +77,7 @@ class GroupHandlers:
         self, session: KafkaSession, head: RequestHead, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         keys = request.keys if head.version >= 4 else [request.key]
-        found, turns = [], LoopTurns()
+        found, turns = [], session.turns()
         for key in keys:
             await turns.next()
             found.append(await self._find(session, key, request.key_type))
@@ -185,7 +184,7 @@ class GroupHandlers:
     ) -> LeaveGroupResponse:
         several = head.version >= 3
         leaving = request.members if several else [LeavingMember(request.member_id)]
-        answer, turns = LeaveGroupResponse(), LoopTurns()
+        answer, turns = LeaveGroupResponse(), session.turns()
         for member in leaving:
             await turns.next()
             try:
@@ -217,7 +216,7 @@ class GroupHandlers:
     ) -> OffsetCommitResponse:
         now_ms = session.services.steady_ms()
         key_of = partial(OffsetKey, request.group_id)
-        found = await gathered(session.services, request.topics, key_of)
+        found = await gathered(session.services, session.turns(), request.topics, key_of)
         error_code = await self._commit(request, head.version, found.changes, now_ms)
         return OffsetCommitResponse(topics=found.answered(error_code))
 
@@ -250,7 +249,7 @@ class GroupHandlers:
             stable = request.require_stable
             groups = [
                 await self._offsets(
-                    session.services,
+                    session,
                     (each.group_id, each.topics),
                     stable,
                     (each.member_id, each.member_epoch),
@@ -259,7 +258,7 @@ class GroupHandlers:
             ]
             return OffsetFetchResponse(groups=groups)
         asked = request.group_id, request.topics
-        found = await self._offsets(session.services, asked, request.require_stable)
+        found = await self._offsets(session, asked, request.require_stable)
         if found.error_code and head.version < 2:
             # There is no place for an error but at each partition.
             found.topics = [
@@ -273,7 +272,7 @@ class GroupHandlers:
 
     async def _offsets(
         self,
-        services: KafkaServices,
+        session: KafkaSession,
         asked: tuple[str, list[TopicPartitions] | None],
         stable: bool,
         member: tuple[str | None, int] = (None, -1),
@@ -295,13 +294,13 @@ class GroupHandlers:
                 return said
         known: Mapping[tuple[str, int], Committed] = shard.log.offsets.of(group_id)
         names = {name for name, _ in known} if topics is None else {each.name for each in topics}
-        known = await told(services, known, [*names])
+        known = await told(session.services, known, [*names])
         if topics is None:
             wanted: dict[str, list[int]] = {}
             for name, index in known:
                 wanted.setdefault(name, []).append(index)
             topics = [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
-        turns = LoopTurns()
+        turns = session.turns()
         for topic in topics_once(topics):
             of_topic = FoundOffsetsTopic(topic.name)
             said.topics.append(of_topic)

@@ -40,9 +40,11 @@ async def elect_leaders(
         asked = await _all_partitions(services)
     else:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    turns = session.turns()
     said: defaultdict[str, list[ElectedPartition]] = defaultdict(list)
     for start in range(0, len(asked), ELECTIONS_AT_ONCE):
         some = asked[start : start + ELECTIONS_AT_ONCE]
+        await turns.next(len(some))
         found = await asyncio.gather(*(_elect(services, *each, unclean) for each in some))
         for (name, _), each in zip(some, found, strict=True):
             # As Kafka has it: of all partitions those are told that have another leader, or none.

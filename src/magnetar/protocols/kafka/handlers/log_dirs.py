@@ -65,7 +65,7 @@ async def describe_log_dirs(
     services = session.services
     wanted = None if request.topics is None else _named(request.topics)
     places = await (_all(services) if wanted is None else _existing(services, wanted))
-    sizes = await _sizes(services, places)
+    sizes = await _sizes(session, places)
     found = [LogDir(path=LEDGERS, topics=_topics(_stored(sizes, Engine.LEDGER)))]
     if services.directory is not None:
         found.append(await _on_partitions(services.directory, wanted, sizes))
@@ -124,11 +124,13 @@ async def _existing(services: KafkaServices, wanted: Wanted) -> list[TopicName]:
     return found
 
 
-async def _sizes(services: KafkaServices, places: Sequence[TopicName]) -> Sizes:
+async def _sizes(session: KafkaSession, places: Sequence[TopicName]) -> Sizes:
+    services, turns = session.services, session.turns()
     nodes = await services.nodes()
     found = {}
     for start in range(0, len(places), LOOKUPS_AT_ONCE):
         some = places[start : start + LOOKUPS_AT_ONCE]
+        await turns.next(len(some))
         sizes = await asyncio.gather(*(_size(services, nodes, each) for each in some))
         found.update({topic: size for topic, size in zip(some, sizes, strict=True) if size})
     return found
@@ -160,12 +162,13 @@ async def alter_replica_log_dirs(
     services = session.services
     nodes, directory = await services.nodes(), services.directory
     kept = {(each.topic, each.number) for each in ([] if directory is None else directory.kept())}
-    answer = AlterReplicaLogDirsResponse()
+    answer, turns = AlterReplicaLogDirsResponse(), session.turns()
     for where in request.dirs:
         for topic in where.topics:
             said = MovedTopic(topic.name)
             answer.results.append(said)
             for index in topic.partitions:
+                await turns.next()
                 error = await _moved(services, nodes, where.path, (topic.name, index), kept)
                 said.partitions.append(MovedPartition(index, error))
     return answer

@@ -50,7 +50,7 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Topics in the order of their names, from the cursor's on, until the page is full. None that
     is named: all of them."""
-    answer = DescribeTopicPartitionsResponse()
+    answer, turns = DescribeTopicPartitionsResponse(), session.turns()
     room = max(1, min(request.partitions_max, PARTITIONS_MAX))
     cursor = request.cursor
     named = sorted({topic.name for topic in request.topics}) or await all_names(session.services)
@@ -58,6 +58,7 @@ async def describe_topic_partitions(
         if room == 0:
             answer.cursor = DescribeCursor(name, 0)
             break
+        await turns.next()
         found = await described_topic(session, name)
         said = DescribedTopic(
             found.error_code, found.name, found.topic_id, operations=found.operations
@@ -90,11 +91,12 @@ def from_cursor(names: Sequence[str], cursor: DescribeCursor | None) -> Sequence
 async def delete_records(
     session: KafkaSession, head: RequestHead, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    answer = DeleteRecordsResponse()
+    answer, turns = DeleteRecordsResponse(), session.turns()
     for topic in request.topics:
         said = BegunTopic(topic.name)
         answer.topics.append(said)
         for part in topic.partitions:
+            await turns.next()
             where = BegunPartition(part.index)
             said.partitions.append(where)
             try:
@@ -130,8 +132,9 @@ async def list_reassignments(
 async def alter_reassignments(
     session: KafkaSession, head: RequestHead, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    answer = AlterPartitionReassignmentsResponse()
+    answer, turns = AlterPartitionReassignmentsResponse(), session.turns()
     for topic in request.topics:
+        await turns.next()
         said = ElectedTopic(topic.name)
         answer.topics.append(said)
         described = await described_topic(session, topic.name)

@@ -10,7 +10,6 @@ from magnetar.model.errors import MagnetarError
 from magnetar.protocols.kafka.handlers.each_once import topics_once
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import error_code
 from magnetar.wire.kafka.producer_messages import (
@@ -25,7 +24,7 @@ from magnetar.wire.kafka.producer_messages import (
 async def describe_producers(
     session: KafkaSession, head: RequestHead, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    answer, turns = DescribeProducersResponse(), LoopTurns()
+    answer, turns = DescribeProducersResponse(), session.turns()
     for topic in topics_once(request.topics):
         said = ProducersOfTopic(topic.name)
         answer.topics.append(said)

@@ -24,7 +24,6 @@ from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.shares.share_group import ShareHeartbeat, ShareMember
 from magnetar.protocols.kafka.shares.share_records import ShareStateKey
 from magnetar.protocols.kafka.shares.simple_assignor import SIMPLE
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.consumer_group_messages import (
     JOIN_EPOCH,
@@ -105,7 +104,7 @@ class ShareGroupHandlers:
     async def describe(
         self, session: KafkaSession, head: RequestHead, request: ShareGroupDescribeRequest
     ) -> ShareGroupDescribeResponse:
-        answer, turns = ShareGroupDescribeResponse(), LoopTurns()
+        answer, turns = ShareGroupDescribeResponse(), session.turns()
         for group_id in dict.fromkeys(request.groups):
             await turns.next()
             said = await self._describe(session, group_id)
@@ -195,7 +194,7 @@ class ShareGroupHandlers:
     async def alter_starts(
         self, session: KafkaSession, head: RequestHead, request: AlterShareGroupOffsetsRequest
     ) -> AlterShareGroupOffsetsResponse:
-        answer = AlterShareGroupOffsetsResponse()
+        answer, turns = AlterShareGroupOffsetsResponse(), session.turns()
         try:
             refused = await self._not_changeable(request.group_id)
             if refused is not None:
@@ -208,6 +207,7 @@ class ShareGroupHandlers:
                 said = AlteredShareTopic(topic.name)
                 answer.topics.append(said)
                 for part in topic.partitions:
+                    await turns.next()
                     if shape is None or not 0 <= part.index < shape.partitions:
                         said.partitions.append(AlteredShareStart(part.index, UNKNOWN))
                         continue

@@ -37,11 +37,12 @@ class ShareStateHandlers:
     async def read(
         self, session: KafkaSession, head: RequestHead, request: ReadShareGroupStateRequest
     ) -> ReadShareGroupStateResponse:
-        answer = ReadShareGroupStateResponse()
+        answer, turns = ReadShareGroupStateResponse(), session.turns()
         for topic in request.topics:
             said = FoundStateTopic(topic.topic_id)
             answer.topics.append(said)
             for part in topic.partitions:
+                await turns.next()
                 place = TopicIdPartition(topic.topic_id, part.index)
                 key = ShareStateKey(request.group_id, place)
                 said.partitions.append(await self._read(key, part.leader_epoch))

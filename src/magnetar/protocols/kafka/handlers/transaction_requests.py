@@ -24,7 +24,6 @@ from magnetar.protocols.kafka.coordination.transaction_states import Transaction
 from magnetar.protocols.kafka.coordination.transactions import Transactions
 from magnetar.protocols.kafka.partitions.partition import Ending
 from magnetar.protocols.kafka.session import KafkaSession
-from magnetar.protocols.kafka.turns import LoopTurns
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.produce_messages import InitProducerIdRequest, InitProducerIdResponse
@@ -95,7 +94,7 @@ class TransactionHandlers:
         answer = AddPartitionsToTxnResponse()
         places: list[Place] = []
         asked: list[PartitionResult] = []
-        missing, turns = False, LoopTurns()
+        missing, turns = False, session.turns()
         for topic in request.topics:
             said = TopicResults(topic.name)
             answer.topics.append(said)
@@ -152,7 +151,7 @@ class TransactionHandlers:
         self, session: KafkaSession, head: RequestHead, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
         key_of = partial(PendingKey, request.producer_id, request.group_id)
-        found = await gathered(session.services, request.topics, key_of)
+        found = await gathered(session.services, session.turns(), request.topics, key_of)
         error = await self._commit_offsets(request, found.changes, session.services.steady_ms)
         return TxnOffsetCommitResponse(topics=found.answered(_known(error, head)))
 
