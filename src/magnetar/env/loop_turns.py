@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.model.errors import ClientGoneError
@@ -34,30 +35,29 @@ class Client(Protocol):
 
 
 class LoopLine:
-    """Who waits for a turn of the loop: one goes on in each, in the order in which they came."""
+    """What waits for a turn of the loop: one goes on in each, in the order in which they came."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """In a turn that comes, not in this one."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+        self._waiting.append(function)
 
     async def wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._next)
-        self._waiting.append(turn)
+        turn = asyncio.get_running_loop().create_future()
+        self.call(lambda: None if turn.done() else turn.set_result(None))  # it was cancelled
         await turn
 
     def _next(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.done():  # else its request was cancelled
-                turn.set_result(None)
-                break
-        if waiting:
+        function = self._waiting.popleft()
+        if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
+        function()
 
 
 class LoopTurns:

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from magnetar.env.network.connections import RECEIVE_BUFFER_BYTES, SMALL_FRAME_BYTES, Connections
 from magnetar.env.network.framed import (
     BUFFER_STEP_BYTES,
+    FREE_REASON,
     GROWTH,
     JOIN_BYTES_MAX,
-    NO_ROOM,
     FramedConnection,
 )
 from magnetar.env.network.kept_buffers import KeptBuffers
@@ -129,7 +129,7 @@ def test_four_bytes_that_announce_a_large_frame_buy_nothing() -> None:
 class StopAndGo(Peer):
     """Pauses itself after each frame, and goes on when it is told to."""
 
-    PAUSED = 2 * NO_ROOM
+    PAUSED = FREE_REASON
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         start, end = bounds[0]

@@ -32,7 +32,7 @@ from magnetar.bookie.serving.answers import Answers, Buffer, V2Answers, V3Answer
 from magnetar.bookie.serving.lac_watch import LacWatch
 from magnetar.bookie.storage.entry_runs import EntryRuns
 from magnetar.env.network.connections import Connections
-from magnetar.env.network.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
+from magnetar.env.network.framed import FREE_REASON, LENGTH_BYTES, FramedConnection
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.model.errors import (
     MagnetarError,
@@ -61,7 +61,7 @@ from magnetar.wire.bookie.messages import (
 
 log = structlog.get_logger(__name__)
 
-BUSY: Final = NO_ROOM << 1
+BUSY: Final = FREE_REASON
 """Why a connection is not read: adds under way, or answers that the peer does not take."""
 
 

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from magnetar.env.loop_turns import LoopLine
 from magnetar.env.network.frame_budget import FrameBudget
 from magnetar.env.network.kept_buffers import KeptBuffers
 from magnetar.env.network.send_budget import SendBudget
@@ -74,6 +75,8 @@ class Connections:
         """Where to read. What is in it is of use until the call that hands it out returns."""
         self.turn_end = TurnEnd()
         """Where what was written is sent: sixty receipts to as many clients are one wake-up."""
+        self.line = LoopLine()
+        """For what takes several turns of the loop, of all connections."""
         self.tight = False
         """A large frame has to wait; kept as an attribute for the path of every read."""
         self._budget: FrameBudget[Receiver] = FrameBudget(partial_frame_bytes_max, patience_s)

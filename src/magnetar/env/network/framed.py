@@ -12,7 +12,8 @@ Both Pulsar's and BookKeeper's protocols (and Kafka's) prefix each frame with a 
   announced, and within the budget of all connections (``connections.py``); without room there,
   reading pauses until there is some. A connection whose large frames are what it has asked for
   may ``keep_frames``: whoever handles them keeps views instead of a copy;
-* lets a subclass stop in the middle of a chunk (``stop_after``) when it has to pause: the frames
+* lets a subclass stop in the middle of a chunk (``stop_after``) when it has to pause, or has done
+  enough for one turn of the loop (``give_way``): the frames
   after it are copied out of the shared buffer, at most one chunk of them, and come first when the
   connection goes on;
 * collects what is written during a loop turn and writes it once, at the end of the turn;
@@ -31,6 +32,7 @@ import asyncio
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -76,7 +78,10 @@ WRITE_BYTES_LOW: Final = 16 * 1024
 """asyncio's own marks, for connections that set none."""
 
 NO_ROOM: Final = 1
-"""The reason for a pause (``pause``) that is this module's own; subclasses take other bits."""
+NO_TURN: Final = 2
+FREE_REASON: Final = 4
+"""Reasons for a pause (``pause``): two are this module's own, subclasses take bits from the third
+on."""
 
 
 def own_buffer_bytes(frame_bytes: int, arrived_bytes: int) -> int:
@@ -153,6 +158,13 @@ class FramedConnection(asyncio.BufferedProtocol):
         assert self.paused, "nothing would make it go on"
         self._frames_left = len(bounds) - bisect_right(bounds, end, key=_start_of)
         return self._frames_left
+
+    def give_way(self) -> None:
+        """For ``frames_received``, before ``stop_after``: what is left of the chunk is handled when
+        others have had their turns, and those of other connections that wait for that. Little
+        frames cost what they cost: 256 KiB of them half a second."""
+        self.pause(NO_TURN)
+        self._connections.line.call(partial(self.resume, NO_TURN))
 
     def run_received(self, view: memoryview, start: int, end: int) -> int:
         """Handle what can be handled of ``view[start:end]`` without the bounds of its frames;

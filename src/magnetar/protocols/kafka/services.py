@@ -24,7 +24,6 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig, KafkaConfig
 from magnetar.env.files.disk import DiskSpace
 from magnetar.env.keyed_locks import KeyedLocks
-from magnetar.env.loop_turns import LoopLine
 from magnetar.env.network.connections import Connections
 from magnetar.env.tasks import TaskScope
 from magnetar.log.policy import PieceRule
@@ -221,8 +220,6 @@ class KafkaServices:
     """By admins."""
     on_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
     """How what takes long is done beside the loop. On virtual time there are no threads."""
-    turns: LoopLine = field(default_factory=LoopLine)
-    """Requests about very many things wait for each other's turns."""
     long_messages: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One is read or made on a thread at a time: each thread more is 5 ms more that the loop waits
     for the interpreter, whenever it has to."""

@@ -42,7 +42,7 @@ from magnetar.cluster.security.authenticator import Authenticator
 from magnetar.cluster.security.principals import Principal
 from magnetar.env.loop_turns import THINGS_AT_ONCE, LoopTurns
 from magnetar.env.network.certificates import peer_name
-from magnetar.env.network.framed import LENGTH_BYTES, NO_ROOM, FramedConnection
+from magnetar.env.network.framed import FREE_REASON, LENGTH_BYTES, FramedConnection
 from magnetar.env.network.hung_up import hung_up
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
@@ -78,18 +78,21 @@ FIRST_FRAME_BYTES_MAX: Final = 64 << 10
 ELEMENTS_AT_ONCE: Final = 3000
 """A request with more in its lists is read on a thread, an answer with more is made there: 100 000,
 which a frame of half a megabyte has, take half a second of the loop."""
+FRAMES_PER_TURN: Final = 100
+"""Of one connection: those that are answered without a wait take some 10 ms. (Producers that want
+no answers have nothing else that stops them.)"""
 SLOTS_MAX: Final = 256
 WRITE_BYTES_HIGH: Final = 1 << 20
 WRITE_BYTES_LOW: Final = 256 << 10
 
 
 class KafkaPaused(IntFlag):
-    """Why a connection is not read (``FramedConnection.pause``; its own reason comes first)."""
+    """Why a connection is not read (``FramedConnection.pause``; its own come first)."""
 
-    REQUEST = NO_ROOM << 1
-    PUBLISHES = NO_ROOM << 2
-    UNSENT = NO_ROOM << 3
-    SLOTS = NO_ROOM << 4
+    REQUEST = FREE_REASON
+    PUBLISHES = FREE_REASON << 1
+    UNSENT = FREE_REASON << 2
+    SLOTS = FREE_REASON << 3
 
 
 class Slot:
@@ -211,7 +214,7 @@ class KafkaSession(FramedConnection):
 
     def turns(self, at_once: int = THINGS_AT_ONCE) -> LoopTurns:
         """Of a request that names ``at_once`` things and more."""
-        return LoopTurns(self.services.turns, self, at_once)
+        return LoopTurns(self._connections.line, self, at_once)
 
     @property
     def waits(self) -> bool:
@@ -282,11 +285,13 @@ class KafkaSession(FramedConnection):
     # -- requests -----------------------------------------------------------------------------
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
-        for start, end in bounds:
+        for number, (start, end) in enumerate(bounds, 1):
             self.frames += 1
             self._request(view[start:end])
             if self.closed:
                 return
+            if number == FRAMES_PER_TURN:
+                self.give_way()
             if self.paused:
                 self.stop_after(bounds, end)
                 return

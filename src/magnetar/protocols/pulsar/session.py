@@ -34,7 +34,7 @@ from magnetar.cluster.security.principals import REFUSED
 from magnetar.cluster.steering import Sent
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.network.certificates import peer_name
-from magnetar.env.network.framed import NO_ROOM, FramedConnection
+from magnetar.env.network.framed import FREE_REASON, FramedConnection
 from magnetar.env.tasks import fails
 from magnetar.model.errors import (
     ChecksumError,
@@ -92,16 +92,18 @@ SEND_REFUSALS: Final = (
 SEND: Final = int(BaseCommand.SEND)
 ACK: Final = int(BaseCommand.ACK)
 NO_VERSION: Final = 0
+COMMANDS_PER_TURN: Final = 300
+"""Of one connection, but for usual SENDs and ACKs: some 5 to 20 ms."""
 
 
 class Paused(IntFlag):
-    """Why a connection is not read (``FramedConnection.pause``; its own reason comes first)."""
+    """Why a connection is not read (``FramedConnection.pause``; its own come first)."""
 
-    PUBLISHES = NO_ROOM << 1
-    REQUESTS = NO_ROOM << 2
-    UNSENT = NO_ROOM << 3
-    RESENDS = NO_ROOM << 4
-    AUTHENTICATION = NO_ROOM << 5
+    PUBLISHES = FREE_REASON
+    REQUESTS = FREE_REASON << 1
+    UNSENT = FREE_REASON << 2
+    RESENDS = FREE_REASON << 3
+    AUTHENTICATION = FREE_REASON << 4
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -295,7 +297,7 @@ class Session(FramedConnection):
 
     def frames_received(self, view: memoryview, bounds: Sequence[tuple[int, int]]) -> None:
         self.frames += len(bounds)
-        ready = self.ready
+        ready, commands = self.ready, 0
         producers, most = self.producers, self.payload_bytes_max
         start = 0
         try:
@@ -313,25 +315,28 @@ class Session(FramedConnection):
                         self._touched.append(producer)
                     continue
                 kind = command_type(view, start)
-                if kind == SEND and ready:
-                    self._send(view, start, end)
-                    continue
                 if kind == ACK and ready and self._acks.take(view, start, end):
                     continue
-                if self._touched:
-                    self._flush_sends()
-                if self._acks.collected:
-                    self._flush_acks()
-                self._command(kind, view, start, end)
-                if self.closed:
-                    return
+                if kind == SEND and ready:
+                    self._send(view, start, end)
+                else:
+                    self._flush_collected()
+                    self._command(kind, view, start, end)
+                    if self.closed:
+                        return
+                    ready = self.ready
+                commands += 1
+                if commands == COMMANDS_PER_TURN:
+                    self.give_way()
                 if self.paused:  # else one chunk begins thousands of requests, whatever their bound
                     self.frames -= self.stop_after(bounds, end)
                     break
-                ready = self.ready
         except SearchFirst as first:
             self._search(first.producer, first.sequence_id)
             self.frames -= self.stop_after(bounds, start - 1)  # this one comes again, first
+        self._flush_collected()
+
+    def _flush_collected(self) -> None:
         if self._touched:
             self._flush_sends()
         if self._acks.collected:

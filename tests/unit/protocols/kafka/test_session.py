@@ -20,6 +20,7 @@ from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
 from magnetar.protocols.kafka.server import SWEEP_S
+from magnetar.protocols.kafka.session import FRAMES_PER_TURN, KafkaSession
 from magnetar.protocols.kafka.unread import LISTED_S
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import (
@@ -911,5 +912,35 @@ def test_a_log_that_cannot_be_read_is_not_told_as_a_corrupt_batch() -> None:
         log.cached, log.failing = True, None
         assert not outcome(await peer.ask(ApiKey.PRODUCE, producing(second))).error_code
         assert partition.usable
+
+    run(scenario)
+
+
+def test_many_requests_in_one_chunk_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of producers that want no answers, nothing else stops them."""
+    begun: list[int] = []
+    request = KafkaSession._request
+
+    def counted(session: KafkaSession, frame: memoryview) -> None:
+        begun.append(len(frame))
+        request(session, frame)
+
+    monkeypatch.setattr(KafkaSession, "_request", counted)
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await peer.ask(ApiKey.PRODUCE, producing(batch()))
+        begun.clear()
+        frame = peer.frame(ApiKey.PRODUCE, producing(batch(), acks=0))
+        peer.feed(frame * (3 * FRAMES_PER_TURN))
+        assert len(begun) == FRAMES_PER_TURN
+        most = before = FRAMES_PER_TURN
+        for _ in range(50):
+            await asyncio.sleep(0)
+            most, before = max(most, len(begun) - before), len(begun)
+        assert most == FRAMES_PER_TURN
+        assert len(begun) == 3 * FRAMES_PER_TURN
+        assert len(world.stored()) == 3 * FRAMES_PER_TURN + 1
+        assert peer.transport.reading
 
     run(scenario)

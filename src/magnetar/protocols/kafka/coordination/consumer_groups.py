@@ -229,7 +229,7 @@ class ConsumerGroups:
             return {}
         names = await self._all_names()
         found: dict[str, frozenset[str]] = {}
-        turns = LoopTurns(self._services.turns, None)
+        turns = LoopTurns(self._services.connections.line, None)
         for text in patterns:
             # Not kept: of all groups they might be any number, of up to a megabyte each.
             pattern = TopicPattern(text)
