@@ -8,7 +8,6 @@ there: clients send the header again.
 
 from __future__ import annotations
 
-import structlog
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,9 +18,8 @@ from magnetar.admin.server import CERTIFICATE_NAME
 from magnetar.cluster.security.access import Access
 from magnetar.cluster.security.principals import Principal
 from magnetar.config import SecurityConfig
+from magnetar.env.network.refusals import Refusals
 from magnetar.model.errors import AuthenticationError, AuthorizationError, MagnetarError
-
-log = structlog.get_logger(__name__)
 
 
 class Guard:
@@ -30,6 +28,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access, config: SecurityConfig) -> None:
         self._app = app
         self._access = access
+        self._refusals = Refusals()
         opened = {NeededLevel.METRICS: config.open_metrics, NeededLevel.HEALTH: config.open_health}
         self._open = {
             NeededLevel.EVERYBODY,
@@ -50,7 +49,8 @@ class Guard:
                 scope = {**scope, TELLS_WHY: await self._is_super_user(scope)}
         except MagnetarError as error:
             if isinstance(error, AuthenticationError):
-                log.info("request refused", peer=_peer(scope), path=scope["path"], why=error.why)
+                fields = {"path": scope["path"], "why": error.why}
+                self._refusals.say("request refused", _peer(scope), **fields)
             answer = await errors.answer(Request(scope), error)
         except ValueError as error:  # a segment that is not UTF-8: routes would say so, too
             answer = errors.reason(400, str(error))

@@ -26,7 +26,7 @@ THINGS_AT_ONCE: Final = 10
 that all ask in the same moment each does so much at once."""
 
 
-class Client(Protocol):
+class Asker(Protocol):
     """Who has asked."""
 
     def is_gone(self) -> bool:
@@ -66,9 +66,7 @@ class LoopTurns:
 
     __slots__ = ("_client", "_count", "_left", "_line")
 
-    def __init__(
-        self, line: LoopLine, client: Client | None, at_once: int = THINGS_AT_ONCE
-    ) -> None:
+    def __init__(self, line: LoopLine, client: Asker | None, at_once: int = THINGS_AT_ONCE) -> None:
         self._line = line
         self._client = client
         self._left = at_once

@@ -20,6 +20,7 @@ import structlog
 from magnetar.env.loop_turns import LoopLine
 from magnetar.env.network.frame_budget import FrameBudget
 from magnetar.env.network.kept_buffers import KeptBuffers
+from magnetar.env.network.refusals import Refusals
 from magnetar.env.network.send_budget import SendBudget
 from magnetar.env.network.turn_end import TurnEnd
 
@@ -77,6 +78,7 @@ class Connections:
         """Where what was written is sent: sixty receipts to as many clients are one wake-up."""
         self.line = LoopLine()
         """For what takes several turns of the loop, of all connections."""
+        self.refusals = Refusals()
         self.tight = False
         """A large frame has to wait; kept as an attribute for the path of every read."""
         self._budget: FrameBudget[Receiver] = FrameBudget(partial_frame_bytes_max, patience_s)

@@ -511,7 +511,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         if not isinstance(error, ProtocolError):
             self.abort()
             raise error
-        log.warning("connection closed: protocol error", peer=self.peer, error=str(error))
+        event = "connection closed: protocol error"
+        self._connections.refusals.say(event, self.peer, warn=True, error=str(error))
         self.protocol_failed(error)
         self.close()
 

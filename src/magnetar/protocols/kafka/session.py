@@ -385,7 +385,8 @@ class KafkaSession(FramedConnection):
         except MagnetarError as error:
             # A handler answers what it can; what it cannot say in its answer ends the connection,
             # and the client asks again.
-            log.info("request failed", peer=self.peer, error=str(error))
+            refusals = self.services.connections.refusals
+            refusals.say("request failed", self.peer, error=str(error))
             self.services.traffic.refused += 1
             self.close()
             return

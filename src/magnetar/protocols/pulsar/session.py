@@ -28,8 +28,6 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from enum import IntFlag
 from typing import Final, Protocol, TypeAlias
 
-import structlog
-
 from magnetar.cluster.security.principals import REFUSED
 from magnetar.cluster.steering import Sent
 from magnetar.cluster.topic_name import TopicName
@@ -70,8 +68,6 @@ from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from magnetar.wire.pulsar.replies import NO_REQUEST_ID, error_reply
 from magnetar.wire.pulsar.replies import error as error_frame
 from magnetar.wire.pulsar.sent import ReadSend, check_sent, read_send
-
-log = structlog.get_logger(__name__)
 
 FRAME_SLACK_BYTES: Final = 256 << 10
 """Room above the largest message, so that one that is too large gets an answer, not a hang-up."""
@@ -491,7 +487,8 @@ class Session(FramedConnection):
     def refuse(self, command: BaseCommand, error: MagnetarError) -> None:
         """Tell the client why its request fails."""
         name = COMMAND_NAMES[int(command.type)]
-        log.info("request refused", peer=self.peer, command=name, error=str(error))
+        refusals = self.services.connections.refusals
+        refusals.say("request refused", self.peer, command=name, error=str(error))
         frame = error_reply(command, server_error(error), str(error))
         if frame is not None:
             self.write(frame)

@@ -43,7 +43,9 @@ async def handshake(
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     offered = list(gate.mechanisms)
     if not gate.choose(request.mechanism):
-        log.info("SASL mechanism refused", peer=session.peer, mechanism=request.mechanism[:40])
+        session.services.connections.refusals.say(
+            "SASL mechanism refused", session.peer, mechanism=request.mechanism[:40]
+        )
         session.services.traffic.failed_authentications += 1
         session.refused()
         return SaslHandshakeResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, offered)
@@ -103,4 +105,6 @@ def _say_failed(session: KafkaSession, why: str) -> None:
     assert session.gate is not None
     session.services.traffic.failed_authentications += 1
     mechanism = session.gate.mechanism
-    log.warning("authentication failed", peer=session.peer, mechanism=mechanism, why=why)
+    session.services.connections.refusals.say(
+        "authentication failed", session.peer, warn=True, mechanism=mechanism, why=why
+    )

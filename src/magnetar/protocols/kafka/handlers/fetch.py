@@ -244,7 +244,13 @@ class _Collected:
                 where = f"{topic.name}-{part.partition}"
                 self._services.unread.failed(where, f"offset {part.fetch_offset}", error)
                 return found
-            log.info("fetch refused", topic=topic.name, partition=part.partition, error=str(error))
+            self._services.connections.refusals.say(
+                "fetch refused",
+                self._session.peer,
+                topic=topic.name,
+                partition=str(part.partition),
+                error=str(error),
+            )
         self.failed = self.failed or found.error_code != ErrorCode.NONE
         return found
 

@@ -206,7 +206,12 @@ class ShareFetchHandlers:
                 said.error, said.why = _fetch_code(error), str(error)
             if said.error:
                 found.failed = True
-                log.info("share fetch refused", group=share.key.group_id, error=said.why)
+                session.services.connections.refusals.say(
+                    "share fetch refused",
+                    session.peer,
+                    group=share.key.group_id,
+                    error=said.why or "",
+                )
             if said.error or said.records is not None:
                 found.answers[place] = said
         return found

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import Cursor, ReadableLog
 from magnetar.model.errors import (
@@ -78,8 +76,6 @@ from magnetar.wire.pulsar.pulsar_pb2 import (
     CommandSubscribe,
 )
 from magnetar.wire.pulsar.replies import ack_response, success
-
-log = structlog.get_logger(__name__)
 
 KINDS: Final = {
     CommandSubscribe.Exclusive: Kind.EXCLUSIVE,
@@ -325,7 +321,8 @@ def acknowledge(session: Session, view: memoryview, start: int, end: int) -> Non
                 ack_response(ack.consumer_id, ack.request_id, server_error(error), str(error))
             )
         elif isinstance(error, NotAllowedError):  # else late, for a consumer that was closed
-            log.info("acknowledgement refused", peer=session.peer, error=str(error))
+            refusals = session.services.connections.refusals
+            refusals.say("acknowledgement refused", session.peer, error=str(error))
         return
     if ack.request_id is not None:
         subscription.answer_stored(consumer, ack.request_id)
