@@ -36,6 +36,7 @@ from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.ownership import At, Owner
 from magnetar.cluster.policies.policies import decode_engine
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
+from magnetar.env.loop_turns import LoopLine
 from magnetar.model.errors import (
     BrokerError,
     MagnetarError,
@@ -84,6 +85,7 @@ class TopicService:
         tls_url: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self._tls_url = tls_url
+        self._answers = LoopLine()
         self._followed = followed
         self._control = control
         self._peers = peers
@@ -98,11 +100,17 @@ class TopicService:
     async def names(self, namespace: str) -> list[str]:
         """All topics of ``tenant/namespace``, each partition by itself, sorted."""
         await self._control.namespaces.check_namespace(parse_namespace(namespace))
-        return [str(name) for name in await self._topics.names(namespace)]
+        return await self._as_text(await self._topics.names(namespace))
 
     async def partitioned_names(self, namespace: str) -> list[str]:
         await self._control.namespaces.check_namespace(parse_namespace(namespace))
-        return [str(name) for name in await self._control.partitioned.names(namespace)]
+        return await self._as_text(await self._control.partitioned.names(namespace))
+
+    async def _as_text(self, names: Sequence[TopicName]) -> list[str]:
+        """What many asked for at once comes for all of them in one turn of the loop: each makes its
+        answer in one of its own."""
+        await self._answers.wait()
+        return [str(name) for name in names]
 
     async def all_of(self, namespace: str) -> tuple[list[TopicName], list[TopicName]]:
         """The partitioned topics of ``tenant/namespace``, and all, each partition by itself; also

@@ -143,6 +143,7 @@ async def all_names(services: KafkaServices) -> list[str]:
     """Of the default namespace, sorted: topics of others are asked for by their names. Raises
     ``MetadataError``."""
     topics = await services.topics.names(DEFAULT_NAMESPACE)
+    await services.connections.line.wait()  # others, who asked as well, have it in this turn
     return sorted({kafka_name(topic) for topic in topics})
 
 
