@@ -102,6 +102,33 @@ def test_a_start_on_a_full_disk_says_so_beside_ready(disk: Path) -> None:
         assert str(data) in said
 
 
+def test_a_disk_without_a_free_byte_is_started_on_to_read_and_to_delete(disk: Path) -> None:
+    """A start ended with SQLite's "disk I/O error": nothing could be deleted to make room."""
+    data = disk / "data"
+    with Standalone(data) as platform:
+        client = pulsar.Client(platform.service_url)
+        producer = client.create_producer("kept")
+        producer.send(b"one")
+        client.create_producer("gone").send(b"two")
+        client.close()
+    fill_up(disk)
+    assert free_bytes(disk) == 0
+    with Standalone(data) as platform:
+        client = pulsar.Client(platform.service_url)
+        reader = client.create_reader("kept", pulsar.MessageId.earliest)
+        assert reader.read_next(20_000).data() == b"one"
+        client.close()
+        command = [sys.executable, "-m", "magnetar", "topics", "delete", "gone", "--force", "--url"]
+        subprocess.run([*command, platform.http_url], capture_output=True, text=True, check=True)
+    (data / "start-reserve").unlink(missing_ok=True)
+    fill_up(disk)
+    command = [sys.executable, "-m", "magnetar", "standalone", "--data-dir", str(data)]
+    command += ["--broker-port", "0", "--http-port", "0"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 1
+    assert "0 bytes are free, and a start takes" in refused.stderr
+
+
 def stats(platform: Standalone, topic: str) -> str:
     command = [sys.executable, "-m", "magnetar", "topics", "stats", topic, "--url"]
     done = subprocess.run([*command, platform.http_url], capture_output=True, text=True, check=True)

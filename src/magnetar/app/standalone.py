@@ -37,6 +37,7 @@ from magnetar.app.storage import (
 from magnetar.bookie.serving.local import LocalBookie
 from magnetar.config import Config
 from magnetar.env.files.data_dir import DataDir
+from magnetar.env.files.start_reserve import make_room
 from magnetar.env.network.listening import bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
 from magnetar.model.errors import StartError
@@ -65,6 +66,7 @@ async def run(
             (config.kafka.host, config.kafka.port, "kafka.port"),
         )
         stack.callback(data_dir.close)
+        make_room(data_dir.path)  # before anything is written
         check_bookies(data_dir, bookies)
         config = with_partitions(config, data_dir.path)
         process = Process(config, real(), stack, fate)
