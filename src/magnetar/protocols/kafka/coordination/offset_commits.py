@@ -13,7 +13,7 @@ Why: docs/adr/0198-offsets-go-with-their-topic.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from magnetar.env.loop_turns import LoopTurns
@@ -35,6 +35,8 @@ from magnetar.wire.kafka.transaction_messages import TxnOffsetTopic
 
 METADATA_CHARS_MAX: Final = 4096
 LOOKUPS_AT_ONCE: Final = 64
+CHANGES_AT_ONCE: Final = 1000
+"""To be written as records and stored takes some 8 ms of the loop."""
 
 
 class GatheredOffsets(NamedTuple):
@@ -43,6 +45,13 @@ class GatheredOffsets(NamedTuple):
     changes: list[Change]
     waiting: list[PartitionResult]
     """Of ``answers``: one per change."""
+
+    def parts(self) -> Iterator[list[Change]]:
+        """The changes, to be stored one part after the other; one without any if there are none.
+        If one is refused those before it are stored: they were right, and a client that has heard
+        of an error does not know what is."""
+        for start in range(0, max(1, len(self.changes)), CHANGES_AT_ONCE):
+            yield self.changes[start : start + CHANGES_AT_ONCE]
 
     def answered(self, error: ErrorCode) -> list[TopicResults]:
         """What became of the change is said of each partition that is in it."""

@@ -217,7 +217,10 @@ class GroupHandlers:
         now_ms = session.services.steady_ms()
         key_of = partial(OffsetKey, request.group_id)
         found = await gathered(session.services, session.turns(), request.topics, key_of)
-        error_code = await self._commit(request, head.version, found.changes, now_ms)
+        for some in found.parts():
+            error_code = await self._commit(request, head.version, some, now_ms)
+            if error_code is not ErrorCode.NONE:
+                break
         return OffsetCommitResponse(topics=found.answered(error_code))
 
     async def _commit(

@@ -152,7 +152,10 @@ class TransactionHandlers:
     ) -> TxnOffsetCommitResponse:
         key_of = partial(PendingKey, request.producer_id, request.group_id)
         found = await gathered(session.services, session.turns(), request.topics, key_of)
-        error = await self._commit_offsets(request, found.changes, session.services.steady_ms)
+        for some in found.parts():
+            error = await self._commit_offsets(request, some, session.services.steady_ms)
+            if error is not ErrorCode.NONE:
+                break
         return TxnOffsetCommitResponse(topics=found.answered(_known(error, head)))
 
     async def _commit_offsets(
