@@ -17,10 +17,10 @@ read again and again. Why: docs/adr/0149-compaction-by-a-threshold.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -38,15 +38,23 @@ from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 AT_ONCE: Final = 2
 STEP_ENTRIES: Final = 256
 STEP_BYTES: Final = 256 << 10
+MESSAGES_PER_TURN: Final = 1000
+"""Of the loop: some 8 ms."""
 REMEMBERED_MAX: Final = 10_000
 """Outcomes that are told when they are asked for."""
 
 
 class CompactFormat(Protocol):
     """One protocol's way to store keys. Raises ``ProtocolError`` for bytes that are not of it."""
+
+    def is_large(self, payload: memoryview) -> bool:
+        """By what it says of itself: to take it apart stops a loop for more than some ms."""
+        ...
 
     def keyed(self, payload: memoryview) -> KeyedEntry: ...
 
@@ -167,10 +175,16 @@ async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
     if horizon.entry_id < 0 or (done is not None and done.horizon >= horizon):
         return  # nothing came since
     with compaction.reading():
-        survivors = Survivors(EARLIEST if done is None else done.horizon)
+        survivors, turns = Survivors(EARLIEST if done is None else done.horizon), _Turns()
         async for entries in _until(source, horizon):
             for entry in entries:
-                survivors.note(place_of(entry), _keyed(source, entry, entry_format))
+
+                def note(entry: Entry = entry) -> int:
+                    keyed = _keyed(source, entry, entry_format)
+                    survivors.note(place_of(entry), keyed)
+                    return keyed.size
+
+                await turns.next(await _beside(entry_format, entry, note))
         await compaction.replace(horizon, _kept(source, horizon, survivors, entry_format))
 
 
@@ -183,17 +197,45 @@ def _until(source: WritableLog, horizon: Position) -> AsyncIterator[list[Entry]]
 async def _kept(
     source: WritableLog, horizon: Position, survivors: Survivors, entry_format: CompactFormat
 ) -> AsyncIterator[Sequence[Survivor]]:
+    turns = _Turns()
     async for entries in _until(source, horizon):
         found: list[Survivor] = []
         for entry in entries:
-            keyed = _keyed(source, entry, entry_format)
-            kept = survivors.kept(place_of(entry), keyed)
-            if kept is None or kept:
-                payload = source.compaction.payload(entry)
-                found.append(
-                    survivor(entry, payload, kept, keyed.size, entry_format.without_others)
-                )
+
+            def keep(entry: Entry = entry) -> tuple[int, Survivor | None]:
+                keyed = _keyed(source, entry, entry_format)
+                kept = survivors.kept(place_of(entry), keyed)
+                if kept is not None and not kept:
+                    return keyed.size, None
+                payload, without = source.compaction.payload(entry), entry_format.without_others
+                return keyed.size, survivor(entry, payload, kept, keyed.size, without)
+
+            messages, left = await _beside(entry_format, entry, keep)
+            if left is not None:
+                found.append(left)
+            await turns.next(messages)
         yield found
+
+
+async def _beside(entry_format: CompactFormat, entry: Entry, work: Callable[[], T]) -> T:
+    """On a thread, what would stop the loop."""
+    if entry_format.is_large(entry.payload):
+        return await asyncio.to_thread(work)
+    return work()
+
+
+class _Turns:
+    """A slice of 256 KiB unpacks to any number of messages: others have their turns in it, too."""
+
+    def __init__(self) -> None:
+        self._messages = 0
+
+    async def next(self, messages: int) -> None:
+        """After an entry with so many."""
+        self._messages += messages
+        if self._messages >= MESSAGES_PER_TURN:
+            self._messages = 0
+            await asyncio.sleep(0)
 
 
 def _keyed(source: WritableLog, entry: Entry, entry_format: CompactFormat) -> KeyedEntry:

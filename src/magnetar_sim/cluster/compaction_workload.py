@@ -54,6 +54,9 @@ TIDY_S: Final = 60.0
 class Words:
     """Entries are ``key=value``; ``key=`` deletes the key. Implements ``CompactFormat``."""
 
+    def is_large(self, payload: memoryview) -> bool:
+        return False
+
     def keyed(self, payload: memoryview) -> KeyedEntry:
         key, value = _split(bytes(payload))
         return KeyedEntry((KeyedMessage(-1, key, not value),))

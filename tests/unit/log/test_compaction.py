@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.model.keyed import KeyedEntry, KeyedMessage
+from magnetar.topics import compacting
 from magnetar.topics.compacting import compact
 from tests.unit.log.doubles import (
     NAME,
@@ -46,6 +47,9 @@ TRIM = replace(KEEP, retention_ms=0, retention_bytes=0)
 class Words:
     """Entries are ``key=value``, or several of these in one with blanks between: a batch. A key
     alone is a tombstone."""
+
+    def is_large(self, payload: memoryview) -> bool:
+        return False
 
     def keyed(self, payload: memoryview) -> KeyedEntry:
         words = bytes(payload).split(b" ")
@@ -96,6 +100,58 @@ def texts(found: dict[Position, str]) -> list[str]:
 async def turns() -> None:
     for _ in range(60):
         await asyncio.sleep(0)
+
+
+def test_many_messages_have_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 entries that unpack to a thousand messages each were one turn of the loop, of 2 s."""
+    monkeypatch.setattr(compacting, "MESSAGES_PER_TURN", 20)
+    looked = 0
+
+    class Counted(Words):
+        def keyed(self, payload: memoryview) -> KeyedEntry:
+            nonlocal looked
+            looked += 1
+            return super().keyed(payload)
+
+    async def scenario() -> None:
+        log = await Process(World()).store(replace(KEEP, ledger_entries_max=100)).open(NAME)
+        await publish(log, *(" ".join(f"k{n}-{i}={i}" for i in range(10)) for n in range(30)))
+        task = asyncio.create_task(compact(log, Counted()))
+        most = before = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, before = max(most, looked - before), looked
+        await task
+        assert looked == 2 * 30
+        assert most == 2, "of ten messages each"
+        await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_large_batches_are_taken_apart_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_threads: list[int] = []
+
+    async def on_thread(work: Callable[[], Any]) -> Any:
+        on_threads.append(1)
+        await asyncio.sleep(0)
+        return work()
+
+    monkeypatch.setattr(asyncio, "to_thread", on_thread)
+
+    class Large(Words):
+        def is_large(self, payload: memoryview) -> bool:
+            return payload[:1] == b"l"
+
+    async def scenario() -> None:
+        log = await Process(World()).store(KEEP).open(NAME)
+        await publish(log, "a=1", "la=1 lb=1", "la=2")
+        await compact(log, Large())
+        assert texts(await read(log.compaction.view)) == ["a=1", "- lb=1", "la=2"]
+        assert len(on_threads) == 4
+        await log.close()
+
+    asyncio.run(scenario())
 
 
 def test_the_view_has_the_last_of_each_key_and_then_the_log() -> None:

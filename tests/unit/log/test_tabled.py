@@ -416,6 +416,9 @@ def test_how_far_the_table_is_behind_and_why() -> None:
 class Keys:
     """Of this file's entries (numbers): the key is the number modulo 5."""
 
+    def is_large(self, payload: memoryview) -> bool:
+        return False
+
     def keyed(self, payload: memoryview) -> KeyedEntry:
         number = int(bytes(payload))
         return KeyedEntry((KeyedMessage(-1, b"%d" % (number % 5), False),))
