@@ -40,6 +40,21 @@ async def written(path: Path) -> Nodes:
     return found
 
 
+def damage(path: Path, *changes: str) -> None:
+    """Rows change as no triggers see it."""
+    with sqlite3.connect(path) as database:
+        triggers = database.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall()
+        for name, _ in triggers:
+            database.execute(f"DROP TRIGGER {name}")
+        for change in changes:
+            database.execute(change)
+        for _, made in triggers:
+            database.execute(made)
+    database.close()
+
+
 def test_a_changed_bit_is_refused_or_says_nothing(tmp_path: Path) -> None:
     whole, path = tmp_path / "whole.sqlite", tmp_path / "m.sqlite"
     draw = random.Random(1)
@@ -84,11 +99,7 @@ def test_what_has_changed_is_named_and_an_operator_may_go_on(
 
     async def main() -> None:
         await written(path)
-        with sqlite3.connect(path) as database:
-            for trigger in ("node_changed", "node_gone"):
-                database.execute(f"DROP TRIGGER {trigger}")
-            database.execute(change)
-        database.close()
+        damage(path, change)
         kept = path.read_bytes()
         for _ in range(2):
             with pytest.raises(MetadataError, match=f"is not opened: it is damaged .{said}"):
@@ -99,6 +110,70 @@ def test_what_has_changed_is_named_and_an_operator_may_go_on(
         assert not exists()
         await store.close()
         await (await SqliteMetadataStore.open(path)).close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("stored", "damaged"),
+    [
+        (b"version INTEGER NOT NULL DEFAULT 0", b"version INTEGER NOT NULL DEFAULT 1"),
+        (b"child INTEGER NOT NULL DEFAULT 0", b"child INTEGER NOT NULL DEFAULT 8"),
+        (b"SET seal = seal + NEW.seal;", b"SET seal = seal - NEW.seal;"),
+    ],
+)
+def test_a_changed_schema_is_refused_and_an_operator_may_go_on(
+    tmp_path: Path, stored: bytes, damaged: bytes
+) -> None:
+    """What it says of rows that come later is wrong, and nothing of those that are there."""
+    path = tmp_path / "m.sqlite"
+    touch = Path(f"{path}.believed").touch
+
+    async def main() -> None:
+        found = await written(path)
+        data = path.read_bytes()
+        assert data.count(stored) == 1
+        path.write_bytes(data.replace(stored, damaged))
+        with pytest.raises(MetadataError, match=r"it is damaged .the schema"):
+            await SqliteMetadataStore.open(path)
+        touch()
+        for _ in range(2):
+            store = await SqliteMetadataStore.open(path)
+            assert await contents(store) == found
+            await store.create("/later", b"")
+            assert (await store.get("/later")).version == 0
+            await store.delete("/later")
+            found["/"] = tuple(await store.get("/"))  # type: ignore[assignment]
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_value_of_another_type_is_named(tmp_path: Path) -> None:
+    """A flipped bit of a row's head makes a text of its bytes, or a number; one of a name makes
+    bytes that are no text."""
+    path = tmp_path / "m.sqlite"
+    touch = Path(f"{path}.believed").touch
+
+    async def main() -> None:
+        await written(path)
+        damage(
+            path,
+            "UPDATE node SET value = CAST('x' AS TEXT) WHERE name = 'L7'",
+            "UPDATE node SET version = 'x' WHERE name = 'L6'",
+            "UPDATE node SET name = CAST(x'4CB1' AS TEXT) WHERE name = 'L11'",
+        )
+        with pytest.raises(
+            MetadataError, match="/2/L6; node /ledgers/3/L7; node /ledgers/3/L\ufffd"
+        ):
+            await SqliteMetadataStore.open(path)
+        touch()
+        for _ in range(2):
+            store = await SqliteMetadataStore.open(path)
+            assert tuple(await store.get("/ledgers/3/L7")) == (b"x", 0)
+            assert (await store.get("/ledgers/2/L6")).version == 0
+            assert "L15" in await store.children("/ledgers/3")
+            await store.close()
 
     asyncio.run(main())
 

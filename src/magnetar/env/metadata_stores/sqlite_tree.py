@@ -41,7 +41,16 @@ _UNSEALED: Final = 1
 """The format before."""
 DAMAGES_TOLD: Final = 5
 _COLUMNS: Final = "parent, name, value, version, next_child, ephemeral"
-_SEAL: Final = f"UPDATE node SET seal = seal_of({_COLUMNS})"
+_BYTES: Final = ", ".join(f"CAST({each} AS BLOB)" for each in _COLUMNS.split(", "))
+"""A flipped bit makes a text of a value, and of a name one that cannot be decoded: as bytes they
+can be sealed, and told."""
+_SEAL: Final = f"UPDATE node SET seal = seal_of({_BYTES})"
+_TYPES: Final = " OR ".join(
+    f"typeof({name}) != '{kind}'"
+    for name, kind in zip(
+        _COLUMNS.split(", "), ("text", "text", "blob", *("integer",) * 3), strict=True
+    )
+)
 
 _SEALS = (
     "CREATE TABLE total (seal INTEGER NOT NULL)",
@@ -58,7 +67,7 @@ _SEALS = (
     f"PRAGMA user_version = {FORMAT_VERSION}",
 )
 
-_SCHEMA = (
+_NODES = (
     """CREATE TABLE node (
         parent TEXT NOT NULL,
         name TEXT NOT NULL,
@@ -70,24 +79,53 @@ _SCHEMA = (
         PRIMARY KEY (parent, name)
     ) WITHOUT ROWID""",
     "CREATE INDEX node_ephemeral ON node (ephemeral) WHERE ephemeral = 1",
-    "INSERT INTO node (parent, name, value) VALUES ('', '', x'')",
-    _SEAL,
-    *_SEALS,
-    f"PRAGMA application_id = {APPLICATION_ID}",
 )
+_ROOT: Final = "INSERT OR IGNORE INTO node (parent, name, value) VALUES ('', '', x'')"
+
+_SCHEMA = (*_NODES, _ROOT, _SEAL, *_SEALS, f"PRAGMA application_id = {APPLICATION_ID}")
 
 _SEALING = ("ALTER TABLE node ADD COLUMN seal INTEGER NOT NULL DEFAULT 0", _SEAL, *_SEALS)
+
+# Into new tables: the schema may be what is damaged.
+_BELIEVING = (
+    "CREATE TEMP TABLE kept AS SELECT parent, name, CAST(value AS BLOB) AS value, "
+    "CAST(version AS INTEGER) AS version, CAST(next_child AS INTEGER) AS next_child, "
+    "CAST(ephemeral AS INTEGER) AS ephemeral FROM node "
+    # No path names one that is no text, and a list that has it cannot be read.
+    "WHERE is_text(CAST(parent AS BLOB)) AND is_text(CAST(name AS BLOB))",
+    "DROP TABLE node",
+    "DROP TABLE IF EXISTS total",
+    *_NODES,
+    f"INSERT OR IGNORE INTO node ({_COLUMNS}) SELECT {_COLUMNS} FROM kept",
+    "DROP TABLE kept",
+    _ROOT,
+    _SEAL,
+    *_SEALS,
+)
 
 _EPHEMERAL_MODES = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 _SEQUENTIAL_MODES = (CreateMode.SEQUENTIAL, CreateMode.EPHEMERAL_SEQUENTIAL)
 
 
 def seal_of(
-    parent: str, name: str, value: bytes, version: int, next_child: int, ephemeral: int
+    parent: bytes, name: bytes, value: bytes, version: bytes, next_child: bytes, ephemeral: bytes
 ) -> int:
-    """Of a row of ``node``."""
-    rest = f"{parent}\0{name}\0{version},{next_child},{ephemeral}\0"
-    return zlib.crc32(value, zlib.crc32(rest.encode()))
+    """Of a row of ``node``, whose numbers are decimal."""
+    rest = b"%s\0%s\0%s,%s,%s\0" % (parent, name, version, next_child, ephemeral)
+    return zlib.crc32(value, zlib.crc32(rest))
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _plain(statement: str) -> str:
+    """Of a schema. What an older release has made and ``_SEALING`` changed has other spaces."""
+    return " ".join(statement.split())
 
 
 class SqliteTree:
@@ -98,6 +136,7 @@ class SqliteTree:
         """``described`` names the file in errors."""
         self._db = db
         db.create_function("seal_of", 6, seal_of, deterministic=True)
+        db.create_function("is_text", 1, _is_text, deterministic=True)
         self._described = described
         self._changed: dict[str, None] = {}
         self._removed: dict[str, int] = {}
@@ -132,10 +171,15 @@ class SqliteTree:
         """What of the file is not as it was stored, in words; of many nodes a few."""
         (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
         found = [] if state == "ok" else [f"SQLite says: {state}"]
+        found += [] if self._has_own_schema() else ["the schema is not as it was made"]
         rows = self._db.execute(
-            f"SELECT parent, name FROM node WHERE seal != seal_of({_COLUMNS}) LIMIT {DAMAGES_TOLD}"
+            "SELECT CAST(parent AS BLOB), CAST(name AS BLOB) FROM node "
+            f"WHERE seal != seal_of({_BYTES}) OR {_TYPES} LIMIT {DAMAGES_TOLD}"
         ).fetchall()
-        found += [f"node {join(parent, name)}" for parent, name in rows]
+        found += [
+            f"node {join(parent.decode(errors='replace'), name.decode(errors='replace'))}"
+            for parent, name in rows
+        ]
         sealed, total = self._db.execute(
             "SELECT (SELECT sum(seal) FROM node), (SELECT seal FROM total)"
         ).fetchone()
@@ -145,8 +189,14 @@ class SqliteTree:
 
     def believe(self) -> None:
         """What the file says is taken for what was stored, from now on."""
-        sums = "UPDATE total SET seal = (SELECT sum(seal) FROM node)"
-        self._in_transaction(("REINDEX", _SEAL, sums))
+        self._in_transaction(_BELIEVING)
+
+    def _has_own_schema(self) -> bool:
+        """A bit of it that changed says something else of the rows to come: their first version,
+        or what they add to the sum."""
+        rows = self._db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        made = {_plain(each) for each in (*_NODES, *_SEALS) if each.startswith("CREATE ")}
+        return {_plain(sql) for (sql,) in rows} == made
 
     def end_former_session(self) -> None:
         """The ephemeral nodes of one that ended in a crash."""
@@ -212,8 +262,9 @@ class SqliteTree:
     def put(self, path: str, value: bytes, version: int) -> int:
         found = self._versioned_row(path, version)
         self._db.execute(
-            "UPDATE node SET value = ?1, version = ?2, "
-            "seal = seal_of(parent, name, ?1, ?2, next_child, ephemeral) "
+            "UPDATE node SET value = ?1, version = ?2, seal = seal_of(CAST(parent AS BLOB), "
+            "CAST(name AS BLOB), ?1, CAST(?2 AS BLOB), CAST(next_child AS BLOB), "
+            "CAST(ephemeral AS BLOB)) "
             "WHERE parent = ?3 AND name = ?4",
             (value, found + 1, *split(path)),
         )
@@ -280,12 +331,14 @@ class SqliteTree:
         parent, name = split(path)
         self._db.execute(
             "INSERT INTO node (parent, name, value, ephemeral, seal) "
-            "VALUES (?1, ?2, ?3, ?4, seal_of(?1, ?2, ?3, 0, 0, ?4))",
+            "VALUES (?1, ?2, ?3, ?4, seal_of(CAST(?1 AS BLOB), CAST(?2 AS BLOB), ?3, x'30', x'30', "
+            "CAST(?4 AS BLOB)))",
             (parent, name, value, int(ephemeral)),
         )
         self._db.execute(
             "UPDATE node SET next_child = next_child + 1, "
-            "seal = seal_of(parent, name, value, version, next_child + 1, ephemeral) "
+            "seal = seal_of(CAST(parent AS BLOB), CAST(name AS BLOB), value, "
+            "CAST(version AS BLOB), CAST(next_child + 1 AS BLOB), CAST(ephemeral AS BLOB)) "
             "WHERE parent = ? AND name = ?",
             split(parent),
         )
