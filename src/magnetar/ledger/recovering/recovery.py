@@ -136,7 +136,8 @@ class _Recovery:
         if not told.covered:
             raise LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} cannot be fenced: too few of its bookies "
-                f"answer ({listing(told.refusals)}); bring them back and open it again"
+                f"say where it ends ({listing(told.refusals)}); bring them back, restore what is "
+                f"damaged there, and open it again"
             )
         return told.start_after
 

@@ -364,6 +364,9 @@ class PartitionHost:
         self._closed = False
         self.unusable: dict[Partition, LogError] = {}
         """Those that could not be opened when they were asked for last, and why."""
+        self.cut: dict[Partition, int] = {}
+        """Those whose end was cut when they were opened, and when: whoever gives one its part says
+        first whether it counts (``replication.cut_short``)."""
         self.advice: Callable[[Partition], str] = no_advice
         """What is to be said of a damaged replica besides; set by whoever knows of others."""
 
@@ -455,6 +458,7 @@ class PartitionHost:
             self.unusable.pop(partition, None)
             for cut in directory.recovered[partition].cuts:
                 log.warning("end of a partition's log is cut", what=str(cut))
+                self.cut[partition] = self.now_ms()
             made = self._hosted(partition, source)
             made.topic_id = topic_id
             self.replicas[partition] = made

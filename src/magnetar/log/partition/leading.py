@@ -24,6 +24,7 @@ import structlog
 
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost
+from magnetar.log.partition.replication.cut_short import WAIT_MS, CutShort
 from magnetar.log.partition.replication.election import Live, LiveBroker, give_up, move
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore, VersionedState
@@ -105,6 +106,7 @@ class PartitionLeading:
         await self._give_up_failed(partition)
         counted_on = found.counts_on(self.host.me)
         hosted = await self.host.replica(partition, found.topic_id, counted_on=counted_on)
+        await self._give_up_cut(partition)
         live = await self.company.live()
         stored = await self.states.change(*partition, partial(self._taken, live=live))
         await hosted.learnt(stored)
@@ -127,6 +129,23 @@ class PartitionLeading:
         live = await self.company.live()
         change = partial(give_up, live=live, broker=self.host.me.broker, forgets=True)
         self.company.stored(partition, await self.states.change(*partition, change))
+
+    async def _give_up_cut(self, partition: Partition) -> None:
+        """The end of its log was cut when it was opened: others may have what it lacks. Raises
+        ``NotLeaderError``: none of them is there now."""
+        since_ms = self.host.cut.get(partition)
+        if since_ms is None:
+            return
+        live, cut = await self.company.live(), CutShort(self.host.me.broker)
+        change = partial(cut.decide, live=live)
+        self.company.stored(partition, await self.states.change(*partition, change))
+        if cut.waits and self.host.now_ms() - since_ms < WAIT_MS:
+            raise NotLeaderError(
+                f"partition {partition[0]}-{partition[1]} is not led here yet: its log's end was "
+                "cut when it was opened, and no other replica in sync is there; it is waited for "
+                f"{WAIT_MS // 1000} seconds"
+            )
+        self.host.cut.pop(partition, None)
 
     async def _make_state(
         self, partition: Partition, policy: LogPolicy | None, known: bool

@@ -16,6 +16,8 @@ Rules:
   one in sync, and only then it is opened anew, which recovers it. It must not go on leading with a
   log that stores nothing; and where syncs are not waited for, what was opened anew may lack what
   it counted as stored, so that nobody may be elected by what it was before.
+* One whose log was cut when it was opened is played when that is settled (``cut_short``): nobody is
+  to be cut to what it has.
 * A replica is played with the files of its state's topic only. One whose state is gone is doomed:
   not served, and not deleted here (``log.partition.doom``).
 * Whoever ends in order hands over what it leads first, so that nobody waits for its session.
@@ -37,6 +39,7 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost, no_advice
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
+from magnetar.log.partition.replication.cut_short import WAIT_MS, CutShort
 from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.fetcher import Fetcher, FetchLimits, Line
 from magnetar.log.partition.replication.leader import PartitionLeader
@@ -191,9 +194,13 @@ class Replicas:
             return
         if kept.hosted is None:
             state = wanted.state
-            kept.hosted = await self._host.replica(
+            opened = await self._host.replica(
                 kept.partition, state.topic_id, counted_on=state.counts_on(self._me)
             )
+            if not await self._is_believed(kept.partition):  # before anybody can fetch from it
+                kept.played = None
+                return
+            kept.hosted = opened
             kept.end_watch = kept.hosted.watch(partial(self._moved, kept, kept.hosted))
         hosted = kept.hosted
         before = hosted.machine.follower
@@ -363,6 +370,20 @@ class Replicas:
             await asyncio.sleep(PAUSE_S)
         await asyncio.sleep(REOPEN_S)
         kept.failed, kept.played = False, None
+
+    async def _is_believed(self, partition: Partition) -> bool:
+        """A log that was cut when it was opened may lack what others have (``cut_short``). False:
+        it is not known yet, or what is stored is another state now."""
+        since_ms = self._host.cut.get(partition)
+        if since_ms is None:
+            return True
+        cut = CutShort(self._me.broker)
+        known = await self._step_down(partition, cut.decide)
+        if known and not (cut.waits and self._host.now_ms() - since_ms < WAIT_MS):
+            self._host.cut.pop(partition, None)
+        else:
+            await asyncio.sleep(PAUSE_S)
+        return False
 
     async def _step_down(self, partition: Partition, change: _Change) -> bool:
         """Store what ``change`` makes of the state. False: the store could not be asked, or what
