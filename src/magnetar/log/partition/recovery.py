@@ -115,7 +115,7 @@ def open_log(
     found = Recovered()
     _finish_swaps(disk, folder)
     starts = _segment_starts(disk.list(folder))
-    _check_starts(disk.list(folder), folder, starts)
+    _check_starts(disk.list(folder), folder, starts, log_start)
     if clean and complete and starts and starts[0] > log_start:
         raise LogDamagedError(
             f"{folder} begins with {file_name(starts[0], LOG)}, and {LOG_STARTS} says that its log "
@@ -252,11 +252,12 @@ def _remove_stray_indexes(disk: Disk, folder: Path, starts: list[int]) -> None:
         disk.sync_dir(folder)
 
 
-def _check_starts(names: Iterable[str], folder: Path, starts: list[int]) -> None:
-    """No index is without its ``.log`` while the log has earlier and later ones: what deletes a
-    segment takes the ``.log`` last. Raises ``LogDamagedError``."""
+def _check_starts(names: Iterable[str], folder: Path, starts: list[int], log_start: int) -> None:
+    """No index is without its ``.log`` while the log has later ones, and did not begin behind it:
+    what deletes a segment takes the ``.log`` last. Raises ``LogDamagedError``."""
     for base in _stray_indexes(names, starts):
-        if starts and starts[0] < base < starts[-1]:
+        following = next((each for each in starts if each > base), None)
+        if following is not None and following > log_start:
             raise LogDamagedError(
                 f"{folder / file_name(base, LOG)} is gone, and the log goes on behind it: restore "
                 f"it from a copy, or remove {file_name(base, INDEX)} to go on without its records"

@@ -315,6 +315,9 @@ def open_segment(
         return segment, why
     start = segment.index.position_before(base_offset + RELATIVE_MAX)
     segment.adopt(start, size)
+    if not size and len(segment.times):
+        # A short segment's index of offsets is empty: it says nothing of an end that is gone.
+        return segment, Doubt(f"that of times has {len(segment.times)} entries, of 0", beyond=True)
     return segment, None
 
 

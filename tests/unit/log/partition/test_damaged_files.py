@@ -101,7 +101,25 @@ def test_a_log_that_lacks_what_it_held_is_not_opened(
 def test_after_an_orderly_end_the_first_segment_is_not_to_be_missing(tmp_path: Path) -> None:
     _, files = written(tmp_path, clean=True)
     files[0].unlink()
+    files[0].with_suffix(".index").unlink()
     with pytest.raises(LogDamagedError, match=f"begins with {files[1].name}"):
+        opened(tmp_path).open_log(ONE, NOW_MS)
+
+
+def test_a_first_segment_whose_index_is_there_is_not_to_be_missing(tmp_path: Path) -> None:
+    """Also after a kill: what deletes a segment takes the ``.log`` last."""
+    _, files = written(tmp_path, clean=False)
+    files[0].unlink()
+    with pytest.raises(LogDamagedError, match=f"{files[0].name} is gone"):
+        opened(tmp_path).open_log(ONE, NOW_MS)
+
+
+def test_a_short_segment_that_was_emptied_is_not_passed_over(tmp_path: Path) -> None:
+    """So short that its index of offsets has no entries."""
+    _, files = written(tmp_path, clean=False)
+    files[1].write_bytes(b"")
+    files[1].with_suffix(".index").write_bytes(b"")
+    with pytest.raises(LogDamagedError, match=f"{files[1].name} ends at .* times has"):
         opened(tmp_path).open_log(ONE, NOW_MS)
 
 
