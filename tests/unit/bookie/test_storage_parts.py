@@ -22,6 +22,7 @@ from magnetar.bookie.storage.entry_log_format import (
     log_ids,
     log_path,
 )
+from magnetar.bookie.storage import location_index
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.storage.read_cache import ReadCache
@@ -223,6 +224,19 @@ def test_an_index_that_is_damaged_says_what_to_do(tmp_path: Path, file: str) -> 
         path.write_bytes(b"")
     with pytest.raises(BookieIOError, match=f"Restore all of {tmp_path} from a copy"):
         LocationIndex(tmp_path / "index")
+
+
+def test_what_an_index_says_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not start ends with one; RocksDB's own may be several."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Exception("Corruption: of 1.sst\n The file may be corrupted.\n")  # noqa: TRY002
+
+    monkeypatch.setattr(location_index, "Rdict", refuse)
+    with pytest.raises(BookieIOError) as told:
+        LocationIndex(tmp_path / "index")
+    assert "may be corrupted. (Restore" in str(told.value)
+    assert "\n" not in str(told.value)
 
 
 def test_the_index_keeps_locations_and_ledgers(tmp_path: Path) -> None:

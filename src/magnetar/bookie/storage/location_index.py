@@ -139,7 +139,8 @@ class LocationIndex:
         try:
             self._db = Rdict(str(path), options=_options(), column_families=families)
         except Exception as error:  # as in ``_checked``
-            raise BookieIOError(f"location index {path}: {error}{_advice(path, error)}") from error
+            said = " ".join(str(error).split())  # RocksDB's own may have several lines
+            raise BookieIOError(f"location index {path}: {said}{_advice(path, error)}") from error
         self._families = {name: self._db.get_column_family(name) for name in _FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
         self._locations, self._ledgers, self._deleted, self._shares, self._logs = (
