@@ -143,6 +143,9 @@ def open_log(
         _drop(disk, folder, [each.base_offset for each in segments], log_start, found)
         segments = []
     if not segments:
+        if epochs.starts and not found.cuts:  # batches were here: others may have them
+            why = "it names epochs, and there is no segment"
+            found.cuts.append(CutOff(LEADER_EPOCHS, 0, log_start, 0, why))
         segments = [Segment.create(disk, folder, log_start, policy.segments)]
     end = segments[-1].next_offset
     epochs.truncate(end)

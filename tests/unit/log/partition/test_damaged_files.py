@@ -114,6 +114,18 @@ def test_a_first_segment_whose_index_is_there_is_not_to_be_missing(tmp_path: Pat
         opened(tmp_path).open_log(ONE, NOW_MS)
 
 
+def test_a_log_without_segments_that_has_had_batches_is_told_as_cut(tmp_path: Path) -> None:
+    """All of it was above the recovery point; other replicas are asked (``cut_short``)."""
+    directory = opened(tmp_path)
+    filled(directory.open_log(ONE, NOW_MS), 2)
+    directory.logs[ONE].abandon()
+    for each in (tmp_path / "topic-0").glob("*.log"):
+        each.unlink()
+    again = opened(tmp_path)
+    assert again.open_log(ONE, NOW_MS).log_end == 0
+    assert ["leader-epoch-checkpoint"] == [each.file for each in again.recovered[ONE].cuts]
+
+
 def test_a_short_segment_that_was_emptied_is_not_passed_over(tmp_path: Path) -> None:
     """So short that its index of offsets has no entries."""
     _, files = written(tmp_path, clean=False)
