@@ -14,6 +14,7 @@ from rocksdict import Options, Rdict
 
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.ledgers.ledger_state import inspect_entries
+from magnetar.bookie.storage import location_index
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
@@ -22,7 +23,6 @@ from magnetar.bookie.storage.entry_log_format import (
     log_ids,
     log_path,
 )
-from magnetar.bookie.storage import location_index
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.storage.read_cache import ReadCache
@@ -230,7 +230,7 @@ def test_what_an_index_says_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     """A server that does not start ends with one; RocksDB's own may be several."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise Exception("Corruption: of 1.sst\n The file may be corrupted.\n")  # noqa: TRY002
+        raise Exception("Corruption: of 1.sst\n The file may be corrupted.\n")
 
     monkeypatch.setattr(location_index, "Rdict", refuse)
     with pytest.raises(BookieIOError) as told:

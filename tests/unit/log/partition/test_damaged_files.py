@@ -123,7 +123,7 @@ def test_a_log_without_segments_that_has_had_batches_is_told_as_cut(tmp_path: Pa
         each.unlink()
     again = opened(tmp_path)
     assert again.open_log(ONE, NOW_MS).log_end == 0
-    assert ["leader-epoch-checkpoint"] == [each.file for each in again.recovered[ONE].cuts]
+    assert [each.file for each in again.recovered[ONE].cuts] == ["leader-epoch-checkpoint"]
 
 
 def test_a_short_segment_that_was_emptied_is_not_passed_over(tmp_path: Path) -> None:
