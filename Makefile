@@ -36,6 +36,9 @@
 #   make churn [CYCLES=n]   clients make, use and delete all there is, in cycles; nothing may stay of it
 #   make damage [CASES=n] [SEED=n] [BOOKIES=3] [ONLY=kind]   one file of a server's directory is damaged,
 #                           20 times, each in another way; what is lost must be told (5 minutes)
+#   make damage-copies [OF=broker] [CASES=n] [SEED=n] [ONLY=kind]   the same of one server of a
+#                           cluster, where others have copies: nothing is lost, and all is mended
+#                           (needs Java; 10 minutes)
 #   make crashes            kill -9 at random while clients and Spark use one server, then count
 #   make power-cuts [CUTS=n] [SEED=n]   the power goes under a real bookie, 100 times, at any moment;
 #                           what it acknowledged must be there (docs/adr/0103-power-cuts-under-a-shim.md);
@@ -79,7 +82,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos upgrade jobs tables failovers \
 	replacements \
-	churn damage crashes power-cuts fire \
+	churn damage damage-copies crashes power-cuts fire \
 	bench bench-peers pages proto clean java
 
 help:
@@ -198,6 +201,10 @@ churn: $(VENV)/.dev
 damage: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos.damage $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(BOOKIES),--bookies $(BOOKIES)) $(if $(ONLY),--only "$(ONLY)")
+
+damage-copies: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.damage.cluster $(if $(OF),--of $(OF)) $(if $(CASES),--cases $(CASES)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)")
 
 crashes: $(VENV)/.dev java
 	$(BIN)/python -m tests.chaos.crash_publish

@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 KINDS: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
-        ("journal file", r".*/journal/[0-9a-f]+\.journal"),
-        ("entry log", r".*/ledgers/[0-9a-f]+\.log"),
-        ("reserve", r".*/ledgers/reserve"),
-        ("index table", r".*/index/.*\.sst"),
-        ("index log", r".*/index/\d+\.log"),
-        ("index manifest", r".*/index/(MANIFEST.*|CURRENT)"),
-        ("beside the index", r".*/index/(IDENTITY|LOCK|OPTIONS.*|rocksdict.*)"),
-        ("cookie", r".*/current/VERSION"),
-        ("generation", r".*/current/(GENERATION|PLACE)"),
-        ("mark", r".*/lastmark.*"),
+        ("journal file", r"(.*/)?journal/[0-9a-f]+\.journal"),
+        ("entry log", r"(.*/)?ledgers/[0-9a-f]+\.log"),
+        ("reserve", r"(.*/)?ledgers/reserve"),
+        ("index table", r"(.*/)?index/.*\.sst"),
+        ("index log", r"(.*/)?index/\d+\.log"),
+        ("index manifest", r"(.*/)?index/(MANIFEST.*|CURRENT)"),
+        ("beside the index", r"(.*/)?index/(IDENTITY|LOCK|OPTIONS.*|rocksdict.*)"),
+        ("cookie", r"(.*/)?current/VERSION"),
+        ("generation", r"(.*/)?current/(GENERATION|PLACE)"),
+        ("mark", r"(.*/)?lastmark.*"),
         ("metadata", r"metadata\.sqlite"),
         ("metadata log", r"metadata\.sqlite-(wal|shm)"),
         ("lock", r"(.*/)?(LOCK|metadata\.sqlite\.lock)"),
@@ -32,6 +32,7 @@ KINDS: Final = tuple(
         ("batches", r"partitions/.*\.batches"),
         ("snapshot", r"partitions/.*\.snapshot"),
         ("leader epochs", r"partitions/.*/leader-epoch-checkpoint"),
+        ("sums of the transaction indexes", r"partitions/.*/aborted-checkpoint"),
         ("partition metadata", r"partitions/.*/partition\.metadata"),
         ("checkpoint", r"partitions/[a-z-]+-checkpoint"),
         ("the directory's own", r"partitions/(broker|cluster|lineage|unsynced)"),
@@ -113,13 +114,13 @@ def _used(data: bytes | bytearray) -> int:
 
 
 def damage(folder: Path, older: Path, draw: random.Random, only: str = "") -> Damage:
-    """One file of ``folder``, of a kind with ``only`` in its name; ``older``: a copy of the folder
-    from before."""
+    """One file of ``folder``, of a kind with ``only`` in its name (or one of several, with commas);
+    ``older``: a copy of the folder from before."""
     files: dict[str, list[str]] = {}
     for each in sorted(folder.rglob("*")):
         name = str(each.relative_to(folder))
         kind = kind_of(name) if each.is_file() else None
-        if kind is not None and only in kind:
+        if kind is not None and any(each in kind for each in only.split(",")):
             files.setdefault(kind, []).append(name)
     kind = draw.choice(list(files))
     name = draw.choice(files[kind])

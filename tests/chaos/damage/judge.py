@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,8 @@ from tests.chaos.damage.looking import Look, Seen
 
 LIMBO: Final = "it has lost entries and denies nothing"
 """What /health says of a bookie that is in limbo: no topic that may lack entries is opened."""
+UNREADABLE: Final = re.compile(r"entries of ledgers [\d, .]+ cannot be read")
+"""What it says of a bookie that has damaged entries: a log whose end they hide is not opened."""
 
 
 @dataclass
@@ -36,7 +39,8 @@ def judge(found: Look, rounds: int, said: str) -> Verdict:
             wanted = _wanted(topic, rounds, compacted=way == "compacted")
             if seen.numbers != sorted(set(seen.numbers)):
                 verdict.wrong.append(f"{name}: out of order, or twice: {_strange(seen.numbers)}")
-        told = topic in found.health or topic in said or LIMBO in found.health
+        named = topic in found.health or topic in said
+        told = named or LIMBO in found.health or bool(UNREADABLE.search(found.health))
         _lost(verdict, name, wanted - set(seen.numbers), seen, told)
     for each in TOPICS:
         got, right = found.committed.get(each.name), (rounds - 1) * ROUND + ACKNOWLEDGED
