@@ -16,6 +16,7 @@ from magnetar.model.errors import (
     BookieUnavailableError,
     LedgerFencedError,
     LedgerRecoveryError,
+    NoLedgerError,
     UnknownLedgerStateError,
 )
 from magnetar.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -348,5 +349,70 @@ def test_recovery_waits_for_no_more_than_it_needs_and_names_who_is_missing() -> 
             await cluster.new_client().open(writer.ledger_id)
         assert all(name in str(told.value) for name in names[:2])
         assert names[2] not in str(told.value)
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("knows_nothing_of", ["the last fragment", "the ledger"])
+def test_a_bookie_that_forgot_the_ledger_counts_as_fenced(knows_nothing_of: str) -> None:
+    """BookKeeper's rule: who holds nothing of a ledger takes nothing of it from its old writer
+    either, so one bookie that is away beside it holds no recovery up."""
+
+    async def run() -> None:
+        cluster = Cluster(timeout_ms=60)
+        writer = await crashed(cluster, 5)
+        forgot, away, _ = cluster.ensemble(writer.ledger_id)
+        away.silent = True
+        if knows_nothing_of == "the ledger":
+            forgot.read_error = NoLedgerError("it was deleted here")
+        del forgot.entries[writer.ledger_id]
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 5)
+        assert cluster.metadata(writer.ledger_id).last_entry_id == 4
+
+    run_virtual(run())
+
+
+def test_a_recovery_gives_up_while_others_go_on_changing_the_ledger() -> None:
+    """Each attempt is lost to somebody else's write; the ledger stays as they left it, open to the
+    next recovery."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await crashed(cluster, 5)
+        attempts = 0
+
+        async def other_first(metadata: LedgerMetadata) -> None:
+            nonlocal attempts
+            attempts += 1
+            theirs, version = cluster.manager.ledgers[writer.ledger_id]
+            cluster.manager.ledgers[writer.ledger_id] = (theirs, version + 1)
+
+        cluster.manager.before_write = other_first
+        with pytest.raises(LedgerRecoveryError, match="changed 10 times while recovery began"):
+            await cluster.new_client().open(writer.ledger_id)
+        assert attempts == 10
+        assert cluster.metadata(writer.ledger_id).state is LedgerState.OPEN
+        in_recovery = replace(cluster.metadata(writer.ledger_id), state=LedgerState.IN_RECOVERY)
+        cluster.manager.ledgers[writer.ledger_id] = (in_recovery, 99)
+        with pytest.raises(LedgerRecoveryError, match="changed 10 times during recovery"):
+            await cluster.new_client().open(writer.ledger_id)
+        assert attempts == 20
+        cluster.manager.before_write = None
+        assert await contents(cluster.new_client(), writer.ledger_id) == payloads(0, 5)
+
+    run_virtual(run())
+
+
+def test_large_entries_of_a_client_that_may_send_them_are_recovered_by_one_that_may_not() -> None:
+    async def run() -> None:
+        cluster = Cluster()
+        writer = await cluster.client.create()
+        outcomes = Outcomes()
+        large = b"x" * 5000
+        writer.append([large], outcomes)
+        await outcomes.wait(1)
+        await writer.abandon()
+        cluster.config = replace(cluster.config, payload_bytes_max=1000)
+        assert await contents(cluster.new_client(), writer.ledger_id) == [large]
 
     run_virtual(run())
