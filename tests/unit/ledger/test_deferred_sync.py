@@ -193,3 +193,30 @@ def test_an_ordinary_ledger_has_nothing_to_force() -> None:
         await writer.close()
 
     run_virtual(run())
+
+
+def test_two_forces_at_once_confirm_what_the_later_one_forced() -> None:
+    """The bookies answer the first one's barriers last: what the second has confirmed meanwhile
+    must stay confirmed, or the ledger would be closed before it."""
+
+    async def run() -> None:
+        cluster = Cluster(3, (3, 3, 2))
+        writer = await created(cluster)
+        outcomes = Outcomes()
+        writer.append(payloads(0, 5), outcomes)
+        await outcomes.wait(5)
+        bookies = cluster.ensemble(writer.ledger_id)
+        for bookie in bookies:
+            bookie.read_delay_s = 0.1
+        first = asyncio.ensure_future(writer.force())
+        await asyncio.sleep(0.01)
+        for bookie in bookies:
+            bookie.read_delay_s = 0
+        writer.append(payloads(5, 5), outcomes)
+        await outcomes.wait(10)
+        await asyncio.gather(first, writer.force())
+        assert writer.last_add_confirmed == 9
+        closed = await writer.close()
+        assert (closed.last_entry_id, closed.length) == (9, sum(map(len, payloads(0, 10))))
+
+    run_virtual(run())
