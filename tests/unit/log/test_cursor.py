@@ -269,6 +269,35 @@ def test_closing_stores_what_is_not_stored_yet() -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("last_owner", ["closed it", "died"])
+def test_a_part_of_a_batch_that_is_acknowledged_alone_is_found_by_the_next_owners(
+    last_owner: str,
+) -> None:
+    """The mark-delete position does not say it, so it must not be all that is kept."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        for left in (0b1100, 0b1000):
+            assert not cursor.acknowledge_batch(positions[0], 4, [left])
+            await cursor.wait_stored()
+            if last_owner == "closed it":
+                await log.close()
+            log = await Process(world).store(CONFIG).open(NAME)
+            cursor = log.cursors.durable()["s"]
+            assert cursor.ack_set(positions[0]) == [left]
+            log.tick()  # when there is time: the state may move into the metadata
+            for _ in range(20):
+                await asyncio.sleep(0)
+        await log.close()
+        log = await Process(world).store(CONFIG).open(NAME)
+        assert log.cursors.durable()["s"].ack_set(positions[0]) == [0b1000]
+
+    run_virtual(scenario())
+
+
 def test_recovery_reads_from_the_last_snapshot_only() -> None:
     async def scenario() -> None:
         world = World()
