@@ -416,6 +416,38 @@ def test_a_fence_survives_a_flush_with_nothing_else_to_flush(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
+def test_what_a_replay_says_of_a_ledger_that_the_index_knows_outlives_the_journal(
+    tmp_path: Path,
+) -> None:
+    """The index has ledgers as they were before the crash. What only the journal knew of them, a
+    fence above all, is in the index when the mark has passed it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            for ledger_id in (1, 2, 3):
+                await add(bookie, ledger_id, range(3))
+        async with running(config) as bookie:
+            await bookie.read_lac(1, FENCE, KEY)
+            await add(bookie, 2, [3])
+            await bookie.write_lac(3, KEY, 2, b"told")
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == 1
+        async with running(remains) as bookie:  # ended in order before: nothing is replayed
+            assert bookie.report is not None
+            assert bookie.report.entries == 0
+            with pytest.raises(FencedError):
+                await add(bookie, 1, [3])
+            assert await bookie.read_entry(2, -1) == entry(2, 3)
+            assert await bookie.read_entry(2, 3) == entry(2, 3)
+            told = await bookie.read_lac(3)
+            assert (told.last_add_confirmed, told.explicit_lac) == (2, b"told")
+
+    asyncio.run(scenario())
+
+
 def test_a_directory_that_cannot_flush_holds_the_journal_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
