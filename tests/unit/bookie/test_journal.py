@@ -215,6 +215,38 @@ def test_a_disk_that_fails_while_it_is_full_breaks_the_journal(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_fence_that_found_no_room_is_there_before_the_next_barrier_is_answered(
+    tmp_path: Path,
+) -> None:
+    """Whoever fences again finds the ledger fenced in memory, and asks for a barrier only."""
+
+    async def scenario() -> None:
+        disk = WatchedDisk()
+        kit = Harness(tmp_path, disk)
+        kit.open()
+
+        def no_room(happening: str, _name: str) -> None:
+            if happening == "write":
+                raise OSError(errno.ENOSPC, "no room")
+
+        disk.fail = no_room
+        kit.journal.append(Request(LEDGER, [b"fence"], 5, None, ()))
+        kit.append(1)
+        with pytest.raises(ReadOnlyBookieError):
+            await kit.journal.barrier()
+        disk.fail = lambda happening, name: None
+        await kit.journal.barrier()
+        found: list[tuple[int, bytes]] = []
+        replay_journal(
+            kit.directory, BEGINNING, lambda _, record: found.append((record.kind, record.payload))
+        )
+        assert found == [(LEDGER, b"fence")]
+        assert kit.journal.pending_bytes == 0
+        await kit.journal.close()
+
+    asyncio.run(scenario())
+
+
 def test_an_answer_that_raises_does_not_keep_the_others_from_theirs(tmp_path: Path) -> None:
     async def scenario() -> None:
         kit = Harness(tmp_path, WatchedDisk())
