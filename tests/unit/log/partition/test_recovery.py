@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.log.partition.checkpoint_files import LEADER_EPOCHS
+from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits
+from magnetar.log.partition.segment import SCAN_BYTES
 from magnetar.model.errors import LogDamagedError
 from tests.unit.log.partition.kit import NOW_MS, batch, filled, offsets, opened, read_all
 
@@ -34,6 +36,30 @@ def test_a_torn_end_is_cut_and_told(tmp_path: Path, lost: int) -> None:
         assert path.stat().st_size == cut.position
     again = found.append_as_leader(batch([b"on"]), 1, NOW_MS)
     assert again.first_offset == expected[-1][1] + 1
+
+
+LARGE = PartitionPolicy(segments=SegmentLimits(segment_bytes_max=16 << 20))
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 1, 2, 3])
+def test_batches_larger_than_what_is_read_at_once(tmp_path: Path, damaged: int | None) -> None:
+    """A crash costs none of them; where one is damaged the log ends, however much is behind it."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder, LARGE)
+    for size in (100, SCAN_BYTES + 1, 3 * SCAN_BYTES, 200, 2 * SCAN_BYTES, SCAN_BYTES // 2):
+        log.append_as_leader(batch([bytes(size)]), 0, NOW_MS)
+    before = offsets(log)
+    places = [position for position, _ in log.segments[0].headers()]
+    log.abandon()
+    if damaged is not None:
+        (path,) = folder.glob("*.log")
+        data = bytearray(path.read_bytes())
+        data[places[damaged] + 80] ^= 1
+        path.write_bytes(data)
+    found, told = opened(folder, LARGE)
+    assert offsets(found) == before[:damaged]
+    assert [cut.position for cut in told.cuts] == ([] if damaged is None else [places[damaged]])
+    found.close()
 
 
 @pytest.mark.parametrize("at", [70, 15, 12, 3, 40])
