@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,28 @@ def test_a_batch_is_stored_as_it_came_but_for_offset_and_epoch(tmp_path: Path) -
     assert (header.base_offset, header.leader_epoch, header.record_count) == (1, 4, 2)
     assert data[16:] == sent[16:]
     assert (log.log_end, log.synced_end, log.epochs.last) == (3, 3, 4)
+
+
+def test_one_append_may_fill_several_segments(tmp_path: Path) -> None:
+    """A follower gets in one answer what its leader took in many requests; a client may send many
+    batches at once, too."""
+    leader, _ = opened(tmp_path / "leader")
+    sent = [batch([b"%d" % i + bytes(100)] * (1 + i % 3), time_ms=NOW_MS + i) for i in range(40)]
+    leader.append_as_leader(b"".join(sent), 3, NOW_MS)
+    assert len(leader.segments) > 3
+    stored = b"".join(segment.file.pread(segment.byte_count, 0) for segment in leader.segments)
+    assert len(stored) == sum(map(len, sent))
+    follower, _ = opened(tmp_path / "follower")
+    follower.append_as_follower(stored, NOW_MS)
+    assert len(follower.segments) > 3
+    ends = [sum(1 + i % 3 for i in range(count)) for count in range(41)]
+    for log in (leader, follower):
+        expected = [(first, end - 1) for first, end in pairwise(ends)]
+        assert offsets(log) == expected
+        assert read_all(log, 0) == ends[:-1]
+        log.abandon()
+        found, told = opened(log.folder)
+        assert (offsets(found), told.cuts) == (expected, [])
 
 
 def test_segments_are_named_by_their_first_offset_and_found_again(tmp_path: Path) -> None:
