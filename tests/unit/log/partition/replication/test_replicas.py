@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -133,6 +134,90 @@ def test_one_that_fails_while_it_learns_its_part_is_not_fetched_for() -> None:
     asyncio.run(found._take(kept, VersionedState(state(TWO, leader=2), 1)))
     assert kept.failed
     assert followed == []
+
+
+class Opening:
+    """A host that notes what is asked of it, and the replicas that it gives out."""
+
+    def __init__(self) -> None:
+        self.me = ME
+        self.asked: list[object] = []
+
+    async def doom(self, partition: object) -> None:
+        self.asked.append(("doom", partition))
+
+    async def replica(self, _partition: object, topic_id: str, *, counted_on: bool) -> object:
+        self.asked.append((topic_id, counted_on))
+        return Opened(topic_id)
+
+
+class Opened:
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id = topic_id
+        self.machine = SimpleNamespace(follower=None, leader=None, version=0)
+        self.learnt_of: list[VersionedState] = []
+        self.watched = 0
+
+    def watch(self, _told: object) -> object:
+        self.watched += 1
+
+        def end() -> None:
+            self.watched -= 1
+
+        return end
+
+    async def learnt(self, wanted: VersionedState) -> None:
+        self.learnt_of.append(wanted)
+
+    def advanced(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("stored", "counted_on"),
+    [
+        (state(ME, TWO, leader=2), True),
+        (state(TWO, leader=2, elr=(ME,)), True),
+        (state(TWO, leader=2), False),
+        (state(Member(1, 99), TWO, leader=2), False),  # what this broker's lost disks had
+        (PartitionState((1,), 1, ()), True),
+    ],
+)
+def test_a_folder_that_is_gone_is_made_anew_only_where_nobody_counts_on_it(
+    stored: PartitionState, counted_on: bool
+) -> None:
+    """What opens the log is told: of a replica in sync an empty folder would deny what others were
+    told is stored."""
+    found, host = replicas(), Opening()
+    found._host = cast(PartitionHost, host)
+    asyncio.run(found._take(_OwnReplica(("orders", 0)), VersionedState(stored, 1)))
+    assert host.asked == [("", counted_on)]
+
+
+def test_a_topic_made_anew_between_two_looks_has_nothing_of_the_former_one() -> None:
+    found, host, kept = replicas(), Opening(), _OwnReplica(("orders", 0))
+    found._host = cast(PartitionHost, host)
+    former, new = (
+        VersionedState(replace(state(ME, leader=1), topic_id=topic_id), 1)
+        for topic_id in ("aa", "bb")
+    )
+
+    async def scenario() -> None:
+        await found._take(kept, former)
+        before = cast(Opened, kept.hosted)
+        await found._take(kept, former)
+        assert kept.hosted is before
+        await found._take(kept, new)
+        now = cast(Opened, kept.hosted)
+        assert (now.topic_id, now.learnt_of) == ("bb", [new])
+        assert before.learnt_of == [former, former]
+        assert (before.watched, now.watched) == (0, 1)
+        await found._take(kept, None)
+        assert kept.hosted is None
+        assert now.watched == 0
+
+    asyncio.run(scenario())
+    doomed = ("doom", ("orders", 0))
+    assert host.asked == [("aa", True), doomed, ("bb", True), doomed]
 
 
 def test_what_ends_with_its_broker_has_not_failed() -> None:
