@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -15,10 +16,12 @@ from magnetar.log.partition.limits import PartitionPolicy
 from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.election import Live, LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits
+from magnetar.log.partition.replication.leader import PartitionLeader
 from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
 from magnetar.log.partition.replication.replicas import Replicas, _OwnReplica
+from magnetar.log.partition.replication.state_image import StateImage
 from magnetar.log.partition.replication.state_store import VersionedState
-from magnetar.model.errors import LogClosedError, LogDamagedError
+from magnetar.model.errors import BadVersionError, LogClosedError, LogDamagedError
 
 ME, TWO, THREE = Member(1, 11), Member(2, 12), Member(3, 13)
 LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each in (ME, TWO, THREE)}
@@ -157,6 +160,8 @@ class Opened:
         self.machine = SimpleNamespace(follower=None, leader=None, version=0)
         self.learnt_of: list[VersionedState] = []
         self.watched = 0
+        self.failure: Exception | None = None
+        self.doomed = False
 
     def watch(self, _told: object) -> object:
         self.watched += 1
@@ -205,7 +210,7 @@ def test_a_topic_made_anew_between_two_looks_has_nothing_of_the_former_one() -> 
         await found._take(kept, former)
         before = cast(Opened, kept.hosted)
         await found._take(kept, former)
-        assert kept.hosted is before
+        assert cast(Opened, kept.hosted) is before
         await found._take(kept, new)
         now = cast(Opened, kept.hosted)
         assert (now.topic_id, now.learnt_of) == ("bb", [new])
@@ -218,6 +223,140 @@ def test_a_topic_made_anew_between_two_looks_has_nothing_of_the_former_one() -> 
     asyncio.run(scenario())
     doomed = ("doom", ("orders", 0))
     assert host.asked == [("aa", True), doomed, ("bb", True), doomed]
+
+
+def test_a_follower_of_another_leader_is_fetched_for_from_that_one() -> None:
+    found, kept = replicas(), _OwnReplica(("orders", 0))
+    two, three = SimpleNamespace(leader=2), SimpleNamespace(leader=3)
+    parts = [two, two, three, None]
+
+    class Following(Opened):
+        async def learnt(self, wanted: VersionedState) -> None:
+            self.machine.follower = parts.pop(0)
+
+    happened: list[object] = []
+    found._follow = lambda *each: happened.append(each[1])  # type: ignore[method-assign]
+    found._unfollow = lambda partition: happened.append("stop")  # type: ignore[method-assign]
+    kept.hosted = cast(HostedReplica, Following(""))
+
+    async def scenario() -> None:
+        while parts:
+            await found._take(kept, VersionedState(state(ME, TWO, THREE, leader=2), 1))
+
+    asyncio.run(scenario())
+    assert happened == ["stop", 2, "stop", 3, "stop"]
+
+
+class Proposing:
+    """A leader with a change to store."""
+
+    def __init__(self, epoch: int, isr: tuple[Member, ...]) -> None:
+        self.state = replace(state(ME, TWO, THREE, leader=1), leader_epoch=epoch)
+        self.proposed = replace(self.state, isr=isr)
+        self.pending: object = object()
+        self.withdrawn = self.doubted = 0
+
+    def proposal(self) -> PartitionState:
+        return self.proposed
+
+    def withdraw(self) -> None:
+        self.withdrawn += 1
+
+    def in_doubt(self) -> None:
+        self.doubted += 1
+
+
+class Storing:
+    """The store and the brokers around one proposal; ``meanwhile`` runs while brokers are asked."""
+
+    def __init__(self, found: Replicas, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        self.replaced: list[PartitionState] = []
+        self.told: list[VersionedState] = []
+        self.there: VersionedState | None = None
+        found._brokers = self  # type: ignore[assignment]
+        found._image = cast(StateImage, SimpleNamespace(store=self, stored=self._stored))
+
+    async def look(self) -> list[object]:
+        self.meanwhile()
+        return []
+
+    async def replace(
+        self, _topic: str, _number: int, old: VersionedState, new: PartitionState
+    ) -> VersionedState:
+        self.replaced.append(new)
+        if self.there is not None:
+            raise BadVersionError("somebody else was first")
+        return VersionedState(new, old.version + 1)
+
+    async def read(self, _topic: str, _number: int) -> VersionedState:
+        assert self.there is not None
+        return self.there
+
+    def _stored(self, _partition: object, stored: VersionedState) -> None:
+        self.told.append(stored)
+
+
+def led(found: Replicas, leader: Proposing) -> _OwnReplica:
+    kept = _OwnReplica(("orders", 0))
+    hosted = Opened("")
+    hosted.machine.leader = leader
+    kept.hosted = cast(HostedReplica, hosted)
+    found._live = lambda: _all_live(found)  # type: ignore[method-assign]
+    return kept
+
+
+async def _all_live(found: Replicas) -> Live:
+    await found._brokers.look()
+    return LIVE
+
+
+def test_a_former_leader_stores_nothing_over_what_is_learnt_meanwhile() -> None:
+    """It would be stored with the version of the newer state: an in-sync set of another epoch."""
+    found, former, now = replicas(), Proposing(7, (ME,)), Proposing(9, (ME, TWO))
+    kept = led(found, former)
+
+    def learn() -> None:
+        assert kept.hosted is not None
+        kept.hosted.machine.leader = cast(PartitionLeader, now)
+
+    storing = Storing(found, learn)
+    asyncio.run(found._store(kept, cast(PartitionLeader, former)))
+    assert (storing.replaced, storing.told) == ([], [])
+    storing.meanwhile = lambda: None
+    asyncio.run(found._store(kept, cast(PartitionLeader, now)))
+    assert storing.replaced == [now.proposed]
+    assert [each.state for each in storing.told] == [now.proposed]
+
+
+def test_a_change_that_somebody_else_was_first_with_is_in_doubt_until_it_is_read() -> None:
+    found, leader = replicas(), Proposing(7, (ME,))
+    kept, storing = led(found, leader), Storing(found)
+    storing.there = VersionedState(replace(leader.state, leader=2, leader_epoch=8), 5)
+    asyncio.run(found._store(kept, cast(PartitionLeader, leader)))
+    assert leader.doubted == 1
+    assert storing.told == [storing.there]
+    assert not kept.proposing
+
+
+def test_a_log_is_used_no_more_whatever_has_failed_of_its_replica() -> None:
+    """Else it would be found open, and a sync that failed be taken for one that has not."""
+    found, kept = replicas(), _OwnReplica(("orders", 0))
+    kept.busy = True  # nobody plays it here
+    failures: list[Exception] = []
+
+    class Failing(Opened):
+        def fail(self, error: Exception) -> None:
+            failures.append(error)
+
+    former, now = Failing(""), Failing("")
+    kept.hosted = cast(HostedReplica, now)
+    former.failure = now.failure = OSError("of the one before")
+    found._moved(kept, cast(HostedReplica, former))
+    assert (failures, kept.failed) == ([], False)
+    now.failure = OSError("a sync")
+    found._moved(kept, cast(HostedReplica, now))
+    assert (failures, kept.failed) == ([now.failure], True)
 
 
 def test_what_ends_with_its_broker_has_not_failed() -> None:
