@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost
-from magnetar.log.partition.limits import PartitionPolicy
+from magnetar.log.partition.limits import PartitionPolicy, SyncPolicy
 from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.election import Live, LiveBroker
 from magnetar.log.partition.replication.fetcher import FetchLimits
@@ -85,6 +85,17 @@ def test_one_whose_disk_failed_is_copied_in_the_same_epoch() -> None:
     found = replicas()._given_up(state(ME, TWO, THREE, leader=2), LIVE)
     assert found is not None
     assert (found.isr, found.leader_epoch) == ((TWO, THREE), 7)
+
+
+def test_one_that_counted_what_was_not_synced_is_believed_no_more() -> None:
+    """Where syncs are not waited for, a log that failed may lack what others were told it has."""
+    for sync in SyncPolicy:
+        found = replicas()
+        found._host.directory.policy = PartitionPolicy(sync=sync)  # type: ignore[misc]
+        given_up = found._given_up(state(ME, TWO, leader=2), LIVE)
+        assert given_up is not None
+        assert given_up.isr == (TWO,)
+        assert given_up.leader_epoch == (7 if sync.durable else 8)
 
 
 def test_what_is_told_of_a_damaged_replica_depends_on_the_others() -> None:
@@ -371,16 +382,19 @@ def test_what_ends_with_its_broker_has_not_failed() -> None:
     assert not logs
 
 
+@pytest.mark.parametrize("damaged", [False, True])
 def test_a_log_that_failed_is_not_opened_before_the_store_has_let_its_replica_go(
+    damaged: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("magnetar.log.partition.replication.replicas.PAUSE_S", 0.0)
     monkeypatch.setattr("magnetar.log.partition.replication.replicas.REOPEN_S", 0.0)
     found, kept = replicas(), _OwnReplica(("orders", 0))
-    kept.failed = True
+    kept.failed, kept.damaged = True, damaged
     answers = [False, False, True]  # twice the store cannot be asked
 
-    async def step_down(_partition: object, _change: object) -> bool:
+    async def step_down(_partition: object, change: object) -> bool:
+        assert change == (found._disbelieved if damaged else found._given_up)
         return answers.pop(0)
 
     found._step_down = step_down  # type: ignore[method-assign]
