@@ -18,6 +18,7 @@ from magnetar.pipeline.tables.taking_rules import (
     TableCommit,
     TakenUpTo,
     commit_of,
+    made_anew,
     rounds,
     taken_up_to,
 )
@@ -191,17 +192,25 @@ def test_what_owners_do_not_know_stays_named_until_they_do() -> None:
     assert commit_of(PARTITION, now, [TakenLedger(6, 3, 5)], frozenset()) is None
 
 
-def test_a_ledger_that_does_not_agree_with_its_log_is_not_taken() -> None:
+@pytest.mark.parametrize("messages", [4, 40])
+def test_a_ledger_that_does_not_agree_with_its_log_is_not_taken(messages: int) -> None:
     everything = world()
 
     class Other(MemoryPort):
         async def write(self, ledgers: Sequence[LedgerFacts]) -> Sequence[WrittenHere]:
             found = await super().write(ledgers)
-            return [each._replace(taken=each.taken._replace(messages=4)) for each in found]
+            return [each._replace(taken=each.taken._replace(messages=messages)) for each in found]
 
-    with pytest.raises(TableError, match="hold 4 messages"):
+    with pytest.raises(TableError, match=f"hold {messages} messages"):
         at_once(take_partition(Other(everything), PARTITION, lambda: False, lambda _: None))
     assert everything.main.ledgers == []
+
+
+def test_a_log_is_another_only_where_both_say_when_it_was_made() -> None:
+    """Tables of before that was kept say nothing of it, and go on."""
+    taken = TakenUpTo(4, (), created_ms=7)
+    assert [made_anew(taken, created_ms) for created_ms in (7, 8, 0)] == [False, True, False]
+    assert not made_anew(TakenUpTo(4), 8)
 
 
 def test_rounds_are_bounded() -> None:
