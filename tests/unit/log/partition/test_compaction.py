@@ -132,6 +132,7 @@ def test_what_was_aborted_goes_and_what_is_open_waits(tmp_path: Path) -> None:
     seal(log)
     compact(log, KEPT, committed_end=log.log_end, now_ms=NOW_MS)
     assert [each[2] for each in contents(log)] == [b"kept"]
+    assert log.aborted == [], "nothing is left of it"
     send(b"committed", 1)
     log.append_as_leader(marker(5, 0, commits=True), 0, NOW_MS)
     seal(log)

@@ -399,6 +399,26 @@ def test_an_abort_that_was_cut_is_not_there_again(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_transaction_whose_abort_alone_was_cut_may_be_committed(tmp_path: Path) -> None:
+    """A new leader that does not have the marker ends it its own way. Counted as aborted, its
+    records would go with the next compaction."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    for sequence in range(4):
+        data = batch([b"v"], producer=(1, 0, sequence), attributes=0x10)
+        log.append_as_leader(data, 0, NOW_MS)
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    log.close()
+    log, _ = opened(folder, clean=True)
+    log.truncate(4, NOW_MS)
+    log.append_as_leader(marker(1, 0, commits=True), 1, NOW_MS)
+    for known in ({}, {"clean": True}):
+        assert (log.log_end, aborted_of(log)) == (5, [])
+        log.close()
+        log, _ = opened(folder, **known)
+    log.close()
+
+
 def test_what_a_snapshot_counts_is_in_the_index_of_aborted_transactions(tmp_path: Path) -> None:
     """Markers before a snapshot are not read again."""
     folder = tmp_path / "t-0"
