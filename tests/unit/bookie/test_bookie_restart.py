@@ -416,11 +416,12 @@ def test_a_fence_survives_a_flush_with_nothing_else_to_flush(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_what_a_replay_says_of_a_ledger_that_the_index_knows_outlives_the_journal(
-    tmp_path: Path,
+@pytest.mark.parametrize("crash", [True, False])
+def test_what_becomes_of_a_ledger_that_the_index_knows_outlives_the_journal(
+    tmp_path: Path, crash: bool
 ) -> None:
-    """The index has ledgers as they were before the crash. What only the journal knew of them, a
-    fence above all, is in the index when the mark has passed it."""
+    """The index has ledgers as an earlier life left them. What has been journaled of them since, a
+    fence above all, is in the index when the mark has passed it: from a replay, too."""
 
     async def scenario() -> None:
         config = settings(tmp_path)
@@ -431,10 +432,11 @@ def test_what_a_replay_says_of_a_ledger_that_the_index_knows_outlives_the_journa
             await bookie.read_lac(1, FENCE, KEY)
             await add(bookie, 2, [3])
             await bookie.write_lac(3, KEY, 2, b"told")
-            remains = crashed(config, tmp_path)
-        async with running(remains) as bookie:
-            assert bookie.report is not None
-            assert bookie.report.entries == 1
+            remains = crashed(config, tmp_path) if crash else config
+        if crash:
+            async with running(remains) as bookie:
+                assert bookie.report is not None
+                assert bookie.report.entries == 1
         async with running(remains) as bookie:  # ended in order before: nothing is replayed
             assert bookie.report is not None
             assert bookie.report.entries == 0
