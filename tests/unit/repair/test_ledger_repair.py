@@ -124,11 +124,15 @@ def test_a_bookie_whose_first_or_last_entry_is_damaged_is_replaced(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("another_lacks", [(), (7,), (0, 30, 31)], ids=str)
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2)], ids=str)
 def test_a_bookie_is_named_with_all_of_its_copies(
-    quorums: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    quorums: tuple[int, int, int],
+    another_lacks: Sequence[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Readers give the first part of what they are asked for."""
+    """Readers give the first part of what they are asked for. ``another_lacks``: of its entries, by
+    their place. The ledger is fenced, as every one that was recovered."""
     monkeypatch.setattr(copying, "PIECE_BYTES", 100)
 
     async def run() -> None:
@@ -137,6 +141,11 @@ def test_a_bookie_is_named_with_all_of_its_copies(
         lost = metadata.fragments[0].bookies[1]
         cluster.away.add(lost)
         cluster.bookie(lost).down = True
+        held = cluster.bookie(metadata.fragments[0].bookies[2]).entries[metadata.ledger_id]
+        for entry_id in [sorted(held)[place] for place in another_lacks]:
+            del held[entry_id]
+        for bookie in cluster.pool.bookies.values():
+            bookie.fenced.add(metadata.ledger_id)
         named: list[dict[str, list[int]]] = []
 
         async def look(_: LedgerMetadata) -> None:
