@@ -158,6 +158,33 @@ def test_a_bookie_is_named_with_all_of_its_copies(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("refusing", [0, 1])
+@pytest.mark.parametrize("another_lacks", [False, True])
+def test_a_bookie_that_refuses_copies_is_not_named(another_lacks: bool, refusing: int) -> None:
+    """Of two that could be chosen one refuses, beside another that takes what it lacks."""
+
+    async def run() -> None:
+        cluster = RepairCluster(5)
+        metadata = await cluster.written()
+        ensemble = metadata.fragments[0].bookies
+        cluster.away.add(ensemble[1])
+        cluster.bookie(ensemble[1]).down = True
+        if another_lacks:
+            del cluster.bookie(ensemble[2]).entries[metadata.ledger_id][7]
+        spare = sorted(set(cluster.pool.bookies) - set(ensemble))[refusing]
+        cluster.bookie(spare).refuse = BookieIOError("its disk fails")
+        named: list[dict[str, list[int]]] = []
+
+        async def look(_: LedgerMetadata) -> None:
+            named.append(cluster.lacking(metadata.ledger_id))
+
+        cluster.manager.after_write = look
+        await cluster.repaired(metadata.ledger_id, [ensemble[1]])
+        assert named == [{}]
+
+    asyncio.run(run())
+
+
 def test_a_ledger_that_is_still_written_on_a_bookie_that_hangs_is_closed() -> None:
     async def run() -> None:
         cluster = RepairCluster(4)
