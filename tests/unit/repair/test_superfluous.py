@@ -187,6 +187,16 @@ async def _mute(found: World) -> None:
     found.cluster.bookie(name).down = True
 
 
+async def _not_durable(found: World) -> None:
+    """What is named has them all, and one of them in memory only."""
+
+    async def fail(_ledger_id: int) -> None:
+        raise BookieIOError("its journal cannot write")
+
+    name = found.cluster.metadata(found.ledger_id).fragments[0].bookies[0]
+    found.cluster.bookie(name).force_ledger = fail  # type: ignore[method-assign]
+
+
 async def _open(found: World) -> None:
     metadata = found.cluster.metadata(found.ledger_id)
     found.store(replace(metadata, state=LedgerState.IN_RECOVERY))
@@ -217,7 +227,18 @@ async def _needed(found: World) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [_marked, _locked, _lacking, _mute, _open, _named, _named_since, _named_at_last, _needed],
+    [
+        _marked,
+        _locked,
+        _lacking,
+        _mute,
+        _not_durable,
+        _open,
+        _named,
+        _named_since,
+        _named_at_last,
+        _needed,
+    ],
 )
 def test_copies_that_somebody_may_need_stay(
     tmp_path: Path, happens: Callable[[World], Awaitable[None]]
