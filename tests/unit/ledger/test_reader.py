@@ -43,6 +43,29 @@ def test_bounds_and_the_end(quorums: tuple[int, int, int]) -> None:
     run_virtual(run())
 
 
+def test_more_than_was_asked_for_is_not_handed_on() -> None:
+    """A bookie holds what is not confirmed yet, and may be generous."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        whole = await written(cluster, 20)
+        for bookie in cluster.ensemble(whole.ledger_id):
+            give = bookie.read_batch
+
+            async def give_all(
+                ledger: int, first: int, _: int, *rest: Any, give: Any = give
+            ) -> Any:
+                return await give(ledger, first, 100, *rest)
+
+            bookie.read_batch = give_all  # type: ignore[method-assign, assignment]
+        reader = LedgerReader(whole.metadata, 4, cluster.pool, cluster.config)
+        for first, count, expected in ((0, 10, 5), (1, 2, 2), (4, 1, 1)):
+            found = await reader.read(first, count, 1 << 20)
+            assert [e.entry_id for e in found] == list(range(first, first + expected))
+
+    run_virtual(run())
+
+
 @pytest.mark.parametrize("fault", ["", "corrupt", "hole"])
 def test_a_long_read_goes_in_runs_with_some_ahead(fault: str) -> None:
     """A corrupt copy costs a read of another replica; at a hole what came before it is given."""
