@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.ledger.bookies import AddFlag
+from magnetar.ledger.mending import mending
 from magnetar.model.errors import (
     BadRequestError,
     BookieError,
@@ -64,7 +65,12 @@ def test_the_ledger_is_whole_after_the_bookie_is_back(
     run_virtual(run())
 
 
-def test_a_ledger_closed_without_the_bookie_is_made_whole_later() -> None:
+@pytest.mark.parametrize("piece_entries", [mending.PIECE_ENTRIES, 3])
+def test_a_ledger_closed_without_the_bookie_is_made_whole_later(
+    piece_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "PIECE_ENTRIES", piece_entries)
+
     async def run() -> None:
         cluster = Cluster(3, (3, 3, 2), timeout_ms=300)
         away = cluster.bookie("b2")

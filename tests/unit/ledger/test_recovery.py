@@ -353,6 +353,28 @@ def test_recovery_waits_for_no_more_than_it_needs_and_names_who_is_missing() -> 
     run_virtual(run())
 
 
+def test_who_says_that_there_is_no_entry_is_fenced_by_that_question() -> None:
+    """Also one that the first question, to all, did not reach: what is on its way there could else
+    be acknowledged, with a bookie that is away now, after it was found absent."""
+
+    async def run() -> None:
+        cluster = Cluster(timeout_ms=60)
+        writer = await crashed(cluster, 5)
+        _, holds, late = cluster.ensemble(writer.ledger_id)
+        plant(cluster, writer, 5, [1])  # and on its way to the third
+
+        async def lost(*_: object) -> object:
+            return await asyncio.Event().wait()
+
+        late.read_lac = lost  # type: ignore[method-assign, assignment]
+        holds.read_batch = lost  # type: ignore[method-assign, assignment]
+        reader = await cluster.new_client().open(writer.ledger_id)
+        assert reader.metadata.last_entry_id == 4
+        assert writer.ledger_id in late.fenced
+
+    run_virtual(run())
+
+
 @pytest.mark.parametrize("knows_nothing_of", ["the last fragment", "the ledger"])
 def test_a_bookie_that_forgot_the_ledger_counts_as_fenced(knows_nothing_of: str) -> None:
     """BookKeeper's rule: who holds nothing of a ledger takes nothing of it from its old writer
