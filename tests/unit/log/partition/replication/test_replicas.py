@@ -156,6 +156,7 @@ class Opening:
     def __init__(self) -> None:
         self.me = ME
         self.asked: list[object] = []
+        self.cut: dict[object, int] = {}
 
     async def doom(self, partition: object) -> None:
         self.asked.append(("doom", partition))
