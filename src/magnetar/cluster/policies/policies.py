@@ -37,14 +37,13 @@ from magnetar.cluster.policies.policy_values import (
     no_more,
 )
 from magnetar.cluster.policies.read_rules import ReadRules
+from magnetar.cluster.topic_name import PARTITIONS_MAX
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
 from magnetar.model.schema import SchemaStrategy
 
 MEGABYTES_MAX: Final = 2**43
 """2**63 bytes."""
-PARTITIONS_MAX: Final = 10_000
-"""Of a topic that is made on its first use."""
 
 
 @dataclass(frozen=True, slots=True)

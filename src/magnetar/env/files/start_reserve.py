@@ -8,13 +8,13 @@ that free, and a later one writes again. Blocking.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from magnetar.env.files.disk import RealDisk
 from magnetar.model.errors import StartError
 
 log = structlog.get_logger(__name__)
@@ -30,13 +30,13 @@ PLENTY_BYTES: Final = 64 << 20
 def make_room(directory: Path) -> None:
     """Of a data directory that is locked. Raises ``StartError`` if there is none."""
     reserve = directory / RESERVE_NAME
-    free_bytes = _free_bytes(directory)
+    free_bytes = RealDisk().space(directory).free_bytes
     if free_bytes >= PLENTY_BYTES:
         _fill(reserve)
         return
     if free_bytes < RESERVE_BYTES and reserve.exists():
         reserve.unlink()
-        free_bytes = _free_bytes(directory)
+        free_bytes = RealDisk().space(directory).free_bytes
         log.warning("the reserve for starting is given up", path=reserve, free_bytes=free_bytes)
     if free_bytes < LEAST_BYTES:
         raise StartError(
@@ -56,8 +56,3 @@ def _fill(reserve: Path) -> None:
         log.warning("no reserve for starting is kept", path=reserve, error=str(error))
         with suppress(OSError):
             reserve.unlink()
-
-
-def _free_bytes(directory: Path) -> int:
-    stat = os.statvfs(directory)
-    return stat.f_bavail * stat.f_frsize

@@ -139,7 +139,7 @@ class PartitionLeading:
         live, cut = await self.company.live(), CutShort(self.host.me.broker)
         change = partial(cut.decide, live=live)
         self.company.stored(partition, await self.states.change(*partition, change))
-        if cut.waits and self.host.now_ms() - since_ms < WAIT_MS:
+        if cut.waits_still(self.host.now_ms() - since_ms):
             raise NotLeaderError(
                 f"partition {partition[0]}-{partition[1]} is not led here yet: its log's end was "
                 "cut when it was opened, and no other replica in sync is there; it is waited for "

@@ -31,6 +31,10 @@ class CutShort:
         self.waits = False
         self._broker = broker
 
+    def waits_still(self, cut_for_ms: int) -> bool:
+        """``cut_for_ms``: since its log was opened."""
+        return self.waits and cut_for_ms < WAIT_MS
+
     def decide(self, state: PartitionState, live: Live) -> PartitionState | None:
         """The state without it; None: as it is."""
         counted = [member.broker for member in (*state.isr, *state.elr)]

@@ -39,7 +39,7 @@ from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost, no_advice
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
-from magnetar.log.partition.replication.cut_short import WAIT_MS, CutShort
+from magnetar.log.partition.replication.cut_short import CutShort
 from magnetar.log.partition.replication.damaged import advice
 from magnetar.log.partition.replication.fetcher import Fetcher, FetchLimits, Line
 from magnetar.log.partition.replication.leader import PartitionLeader
@@ -379,7 +379,7 @@ class Replicas:
             return True
         cut = CutShort(self._me.broker)
         known = await self._step_down(partition, cut.decide)
-        if known and not (cut.waits and self._host.now_ms() - since_ms < WAIT_MS):
+        if known and not cut.waits_still(self._host.now_ms() - since_ms):
             self._host.cut.pop(partition, None)
         else:
             await asyncio.sleep(PAUSE_S)
