@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie import bookie as bookie_module
-from magnetar.bookie.bookie import FENCE, Bookie
+from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher, ledger_table
 from magnetar.metrics import Metrics
 from magnetar.model.errors import FencedError
@@ -206,5 +206,41 @@ def test_deletions_of_a_batch_outlive_a_kill(tmp_path: Path) -> None:
         await killed.close()
         async with running(settings(copy, ledgers=2, flush_interval_ms=60_000)) as bookie:
             assert await bookie.ledgers() == [*range(1, 10, 2)]
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_of_a_forgotten_ledger_writes_nothing_of_what_it_knew(tmp_path: Path) -> None:
+    """It asks the writer how far the ledger is confirmed, once it has read. What it knew of the
+    ledger took the place of what has become of it meanwhile: a fence was forgotten, and entries
+    were denied."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            bookie.add_lac_source(lambda ledger_id: (7, b"confirmed"))
+            await add(bookie, 1, range(3))
+            await bookie._flusher.flush_all()
+            assert not bookie._table._states
+            storage = bookie._storages[0]
+            read, held = storage.read, asyncio.get_running_loop().create_future()
+            found = await read(1, 2, 1, 1 << 20)
+            storage.read = lambda *arguments: held  # type: ignore[method-assign]
+            reading = asyncio.ensure_future(bookie.read_lac(1))
+            async with asyncio.timeout(60):
+                while not bookie._reads._under_way:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.001)
+            storage.read = read  # type: ignore[method-assign]
+            await bookie._flusher.flush_all()
+            assert not bookie._table._states
+            await bookie._fences.fence(1, KEY)
+            await add(bookie, 1, [3], flags=RECOVERY)
+            held.set_result(found)
+            assert (await reading).last_entry == entry(1, 2)
+            await bookie._flusher.flush_all()
+            assert not bookie._table._states
+            assert await bookie.read_entry(1, 3) == entry(1, 3)
+            with pytest.raises(FencedError):
+                await add(bookie, 1, [4])
 
     asyncio.run(scenario())

@@ -87,6 +87,8 @@ class Fences:
     def ask_for_lac(self, ledger: HeldLedger) -> None:
         """A reader wants to know how far the ledger is confirmed: if it is written in this process,
         its writer knows best."""
+        if self._table.get_loaded(ledger.ledger_id) is not ledger:
+            return  # forgotten while its reader waited: its record by now may say more
         for source in self.lac_sources:
             told = source(ledger.ledger_id)
             if told is not None:
