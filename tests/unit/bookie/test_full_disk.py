@@ -201,6 +201,34 @@ def test_the_key_of_a_ledger_whose_first_entry_was_refused_is_kept(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_ledger_that_came_back_while_the_journal_was_full_is_there_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for the record that brings it back, and a replay passes over entries of a ledger
+    that was deleted: without the record those that were acknowledged later were lost."""
+
+    async def scenario() -> None:
+        disk, config = Disk(), settings(tmp_path)
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, range(3))
+            await bookie.delete_ledger(1)
+            await bookie._flusher.flush_all()
+            bookie._flusher.want = lambda: None  # type: ignore[method-assign]
+            disk.full = (".journal",)
+            with pytest.raises(ReadOnlyBookieError):
+                await add(bookie, 1, [1], flags=RECOVERY)
+            disk.full = ()
+            await eventually(lambda: not bookie.read_only)
+            await add(bookie, 1, [1], flags=RECOVERY)
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert await bookie.read_entry(1, 1) == entry(1, 1)
+            with pytest.raises(FencedError):
+                await add(bookie, 1, [2])
+
+    asyncio.run(scenario())
+
+
 def test_a_bookie_whose_journal_is_full_ends_in_order(tmp_path: Path) -> None:
     """What it has taken is flushed, and all is let go of."""
 

@@ -11,7 +11,7 @@ Invariants:
 * After a write or sync error the journal is broken until restart: the requests of that commit,
   all that wait and all that come are refused; nothing uncertain is ever acknowledged later.
 * A full disk is no such error: the entries of that commit are refused, and the next commit is
-  written over it. What others depend on (LEDGER records) is not given up but written with the next
+  written over it. What others depend on (``NEEDED``) is not given up but written with the next
   commit. A prepared file keeps its last ``CONTROL_BYTES`` for what is not entries, so that fences
   and deletions find room on a full disk.
 * Nor is a process that may open no more files: the file that is open grows past its size.
@@ -42,6 +42,7 @@ from magnetar.bookie.journal.journal_format import (
     ENTRY,
     LEDGER,
     NOOP,
+    REVIVE,
     FileHeader,
     JournalPosition,
     commit_bytes,
@@ -61,6 +62,10 @@ Done: TypeAlias = Callable[[MagnetarError | None, Sequence[int]], None]
 
 CONTROL_BYTES = 64 << 10
 """At the end of a journal file, not for entries."""
+
+NEEDED = (LEDGER, REVIVE)
+"""Kinds of records without which a replay makes something else of the entries behind them. Nobody
+waits for their answer."""
 
 PLAIN_FILE_BYTES_MAX = 1 << 20
 """A file without prepared blocks gets at most this much before a prepared one is asked for."""
@@ -344,8 +349,8 @@ class Journal:
             if not is_no_space(again):
                 self._break(control, again)
                 return False
-            self._not_written = [r for r in control if r.kind == LEDGER]
-            self._lane.post(self._refused, [r for r in control if r.kind != LEDGER], reason)
+            self._not_written = [r for r in control if r.kind in NEEDED]
+            self._lane.post(self._refused, [r for r in control if r.kind not in NEEDED], reason)
             return True
         self._lane.post(self._committed, control, position, time.perf_counter() - started)
         return True
