@@ -342,6 +342,56 @@ def test_entries_of_a_flush_cut_short_whose_ledger_has_no_record_can_be_forgotte
     asyncio.run(scenario())
 
 
+def test_a_ledger_without_record_that_was_deleted_is_not_listed_any_more(tmp_path: Path) -> None:
+    """Also when it is forgotten by now that it was deleted: whoever lists what is here to delete it
+    would do so for ever."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        index.put_locations([(77, 0, 1, 64), (79, 5, 1, 192)])
+        index.close()
+        async with running(config) as bookie:
+            assert await bookie.ledgers() == [1, 77, 79]
+            await bookie.delete_ledger(77)
+            await bookie._flusher.flush_all()
+            assert not bookie._table._states
+            assert await bookie.ledgers() == [1, 79]
+
+    asyncio.run(scenario())
+
+
+def test_ledgers_and_entries_with_the_highest_ids_are_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may add may choose them. No list could be made any more, so nothing was collected;
+    and the last entry outlived its ledger in the index."""
+    monkeypatch.setattr(storage_module, "ENTRIES_LISTED_AT_ONCE", 2)  # a page, just full
+    last = 2**63 - 1
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            for ledger_id in (1, last):
+                await add(bookie, ledger_id, [0, last])
+        async with running(config) as bookie:
+            assert await bookie.ledgers() == [1, last]
+            for ledger_id in (1, last):
+                assert ids_of(await bookie.list_entries(ledger_id)) == [0, last]
+                for entry_id in (0, last):
+                    found = await bookie.read_batch(ledger_id, entry_id, 5, 1 << 20)
+                    assert found == [entry(ledger_id, entry_id)]
+                await bookie.delete_ledger(ledger_id)
+            assert await bookie.ledgers() == []
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        assert list(index.located()) == []
+        index.close()
+
+    asyncio.run(scenario())
+
+
 def test_deletions_that_are_in_the_index_are_not_remembered(tmp_path: Path) -> None:
     """What is kept for a full disk to be tidied up goes with the flush, or it would only grow."""
 

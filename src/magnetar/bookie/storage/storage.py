@@ -37,7 +37,7 @@ from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.storage.entry_log import EntryLogReader, EntryLogWriter, LogIds
 from magnetar.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, log_path
 from magnetar.bookie.storage.entry_runs import NO_ENTRIES, RecordRun
-from magnetar.bookie.storage.ledger_record import decode_record
+from magnetar.bookie.storage.ledger_record import decode_record, record_deleted
 from magnetar.bookie.storage.location_index import (
     BATCH_ENTRIES_MAX,
     BATCH_MAX,
@@ -645,11 +645,18 @@ class LedgerStorage:
         Strays come first, and again once they have a record."""
         if self.strays is None:
             self.strays = frozenset(await self._find_strays())
-        yield sorted(each for each in self.strays if first <= each < behind)
+        strays = sorted(each for each in self.strays if first <= each < behind)
+        if strays:
+            yield await self._in_read_lane(0, partial(self._not_deleted, strays))
         while first < behind:
             some = await self._in_read_lane(0, partial(self._ledgers, first, behind))
             yield some
             first = some[-1] + 1 if len(some) == LISTED_AT_ONCE else behind
+
+    def _not_deleted(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Those of them of whose deletion the index does not know."""
+        records = ((ledger_id, self.location_index.ledger(ledger_id)) for ledger_id in ledger_ids)
+        return [ledger_id for ledger_id, row in records if row is None or not record_deleted(row)]
 
     def _ledgers(self, first: int, behind: int) -> list[int]:
         rows = self.location_index.ledgers(first, behind)
