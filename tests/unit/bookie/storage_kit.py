@@ -192,5 +192,5 @@ class WatchedDisk(RealDisk):
 
 def ids_of(groups: Iterable[Group]) -> list[int]:
     """The ids that a list of entries stands for."""
-    runs = held_runs(groups, range(1 << 62))
+    runs = held_runs(groups, range(1 << 63))
     return [entry_id for run in runs for entry_id in run]

@@ -14,6 +14,7 @@ import pytest
 from magnetar.bookie.bookie import FENCE, Bookie
 from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.ledgers import flusher
+from magnetar.bookie.storage import storage as storage_module
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import READ_LANES, read_lane
 from magnetar.metrics import Metrics

@@ -54,6 +54,8 @@ BATCH_ENTRIES_MAX = 16 * RUN_ENTRIES_MAX
 """Of all runs in a batch: 32 KiB."""
 ENDS_KNOWN_MAX = 50_000
 """Ledgers; some 100 bytes each."""
+ID_MAX = (1 << 63) - 1
+"""Of ledgers and entries."""
 RANGE_DELETIONS_MAX = 1000
 """Of them the next read of a location costs 2.5 ms, of 20 000 it would 55."""
 
@@ -191,6 +193,8 @@ class LocationIndex:
         """The ledger's entries from ``first`` on, ascending. A ledger may have many millions:
         without ``at_most`` only of one that is known to be small."""
         found: list[int] = []
+        if first > ID_MAX:  # behind the last one that there can be
+            return found
         for run in self.runs(ledger_id, first):
             start = max(run.first, first)
             found += range(start, min(run.last + 1, start + at_most - len(found)))
@@ -242,7 +246,7 @@ class LocationIndex:
             if ledger_id >= behind:
                 break
             yield ledger_id
-            rows.seek(_KEY.pack(ledger_id + 1, 0))
+            rows.seek(_behind(ledger_id))
         self._check_whole(rows)
 
     def shares(self, ledger_id: int) -> list[Share]:
@@ -362,8 +366,8 @@ class LocationIndex:
         shares, logs = self._handles["shares"], self._handles["logs"]
         for ledger_id in change.no_locations:
             self._ends.pop(ledger_id, None)
-            first, behind = _KEY.pack(ledger_id, 0), _KEY.pack(ledger_id, (1 << 63) - 1)
-            batch.delete_range(first, behind, self._locations_handle)
+            first = _KEY.pack(ledger_id, 0)
+            batch.delete_range(first, _behind(ledger_id), self._locations_handle)
         for ledger_id, log_id in change.no_shares:
             batch.delete(_SHARE_KEY.pack(ledger_id, log_id), shares)
         for ledger_id, log_id, byte_count in change.shares:
@@ -440,6 +444,11 @@ class LocationIndex:
             except Exception as error:  # noqa: BLE001 - the binding has no narrower type
                 # RocksDB met a full disk and has not come round: the journal has what it lacks.
                 log.error("index not closed in order", path=str(self.path), error=str(error))
+
+
+def _behind(ledger_id: int) -> bytes:
+    """Behind all keys of the ledger, before those of others; ``ID_MAX`` is one of them."""
+    return (ledger_id + 1).to_bytes(8, "big")
 
 
 def _options() -> Options:
