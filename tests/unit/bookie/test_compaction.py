@@ -258,6 +258,40 @@ def test_a_kill_between_any_two_steps_loses_nothing_and_is_repaired(tmp_path: Pa
     asyncio.run(scenario())
 
 
+def test_logs_of_which_the_index_names_nothing_go_behind_its_sync(tmp_path: Path) -> None:
+    """What it names no more may be back after a loss of power, if a flush has only just taken it
+    out."""
+
+    async def scenario() -> None:
+        async with running(idle(tmp_path)) as bookie:
+            await add(bookie, 1, range(10))
+            await add(bookie, 2, range(40))
+        async with running(idle(tmp_path)) as bookie:
+            await add(bookie, 1, range(10))  # again: the first log has nothing of use any more
+            await bookie.delete_ledger(2)
+        config, disk = quick(tmp_path, flush_interval_ms=60_000), WatchedDisk()
+        first = log_path(config.ledger_directories[0], logs(config)[0])
+
+        class NotedIndex(LocationIndex):
+            def sync(self) -> None:
+                super().sync()
+                disk.events.append(("synced", "index"))
+
+        class RemovingDisk(WatchedDisk):
+            def remove(self, path: Path) -> None:
+                disk.events.append(("remove", path.name))
+                super().remove(path)
+
+        bookie = Bookie(config, Metrics(), RemovingDisk(), open_index=NotedIndex)
+        await bookie.start()
+        await eventually(lambda: not first.exists())
+        before = disk.events[: disk.events.index(("remove", first.name))]
+        await bookie.close()
+        assert ("synced", "index") in before
+
+    asyncio.run(scenario())
+
+
 def test_a_log_with_damage_in_it_is_kept_as_it_is(tmp_path: Path) -> None:
     async def scenario() -> None:
         await fill(idle(tmp_path))

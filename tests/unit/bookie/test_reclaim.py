@@ -129,3 +129,24 @@ def test_only_what_the_index_has_in_the_sources_is_moved(tmp_path: Path) -> None
         assert found == [(5, 1000), (5, 1001), (9, 64), None]
     finally:
         index.close()
+
+
+def test_no_log_goes_by_a_deletion_that_may_be_lost(tmp_path: Path) -> None:
+    """A flush has written it and has failed before it was durable; no journal need know of it. A
+    log that takes no more since then counted as dead at once."""
+    index = LocationIndex(tmp_path / "index")
+    reclaimer = Reclaimer(RealDisk(), tmp_path, index, lambda removed: None)
+    reclaimer.open()
+    log_path(tmp_path, 1).write_bytes(bytes(264))
+    living = LedgerRecord(False, False, 0, b"k" * 20, 1, -1, -1, b"")
+    index.put_ledgers([(1, living.encode())])
+    reclaimer.stored.take([1])
+    index.put_ledgers([(1, living._replace(deleted=True).encode())])
+    reclaimer.add(1, 264, {1: [2, 184]})
+    reclaimer.settle(2)
+    assert reclaimer.remove_dead(2) == []
+    reclaimer.stored.take([1])  # the flush is repeated
+    reclaimer.stored.apply()
+    assert reclaimer.remove_dead(2) == [1]
+    assert logs(tmp_path) == []
+    index.close()

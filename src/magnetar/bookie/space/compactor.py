@@ -347,6 +347,9 @@ class Compactor:
         return found
 
     def _remove(self, sources: tuple[int, ...]) -> list[int]:
+        # First: that the index has nothing in them may be the word of a flush under way, or one
+        # that has failed. Lost behind their removal, entries would be named that are nowhere.
+        self._storage.location_index.sync()
         return self._storage.reclaimer.remove(sources)
 
     def _discard(self, writer: EntryLogWriter) -> None:

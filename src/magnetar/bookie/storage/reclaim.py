@@ -159,14 +159,20 @@ class Reclaimer:
         return any(source in there for source in found.sources)
 
     def deleted(self, ledger_id: int) -> bool:
-        """Whether it is certain that the ledger was deleted."""
+        """Whether it is certain that the ledger was deleted, durably."""
         if self.stored.dead_early(ledger_id):
             return True
         try:
             record = self._index.ledger(ledger_id)
         except BookieIOError as error:  # whoever asks for the ledger is told as well
             return self._not_known(ledger_id, error)
-        return record is not None and record_deleted(record)
+        return self._says_deleted(ledger_id, record)
+
+    def _says_deleted(self, ledger_id: int, record: bytes | None) -> bool:
+        """Not by a flush that failed behind its deletions: they may be lost, and no journal need
+        know of them. It is repeated, and takes what the ledger has by then."""
+        deleted = record is not None and record_deleted(record)
+        return deleted and not self.stored.undecided(ledger_id)
 
     def _gone(self, ledger_id: int) -> bool:
         """Of a ledger in a log that an earlier life of the bookie wrote: deleted, or the index has
@@ -191,8 +197,7 @@ class Reclaimer:
         before = list(self._unsure)
         try:
             for ledger_id in before:
-                record = self._index.ledger(ledger_id)
-                if record is not None and record_deleted(record):
+                if self._says_deleted(ledger_id, self._index.ledger(ledger_id)):
                     self.stored.forget_unstored(ledger_id)
                 del self._unsure[ledger_id]
         except BookieIOError:
