@@ -13,6 +13,7 @@ import pytest
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.files.disk import RealDisk
 from magnetar.metrics import Metrics
@@ -598,6 +599,35 @@ def test_an_index_that_lost_durable_changes_means_limbo(tmp_path: Path) -> None:
                 assert await bookie.read_entry(1, 5) == entry(1, 5, size=900)
                 with pytest.raises(UnknownLedgerStateError):
                     await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_an_index_that_lost_changes_is_known_for_one_after_a_start_that_was_cut_short(
+    tmp_path: Path,
+) -> None:
+    """What a start writes to it makes up, in number, for what is missing."""
+
+    class Killed(LocationIndex):
+        def separate_deleted(self) -> int:
+            rows = [(ledger_id, encoded) for ledger_id, encoded in self.ledgers()]
+            for _ in range(1000):
+                self.put_ledgers(rows)
+            raise BookieIOError("killed")
+
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        index = config.ledger_directories[0] / "index"
+        shutil.copytree(index, tmp_path / "older")
+        async with running(config) as bookie:
+            await add(bookie, 2, range(3))
+        shutil.rmtree(index)
+        shutil.copytree(tmp_path / "older", index)
+        with pytest.raises(BookieIOError, match="killed"):
+            await Bookie(config, Metrics(), open_index=Killed).start()
+        async with running(config) as bookie:
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(2, 0)
 
     asyncio.run(scenario())
 

@@ -190,6 +190,8 @@ class LedgerStorage:
         self.location_index = self._open_index(self.path / "index")
         try:
             self._check_index()
+            # Before anything is written to the index: it would look as if nothing was missing.
+            self._mark_file.store(self.marks)
             if moved := self.location_index.separate_deleted():
                 log.info("records of deleted ledgers set apart", path=str(self.path), count=moved)
             self._open_logs()
@@ -197,7 +199,6 @@ class LedgerStorage:
             self.location_index.close()
             raise
         self._opened = True
-        self._mark_file.store(self.marks)
 
     def _open_logs(self) -> None:
         self._pages = PageWindow(self._disk, self._config.entry_log_cached_bytes_max)
