@@ -205,6 +205,7 @@ class Replayer:
                 state.deleted = True
                 state.storage.cache.drop_ledger(ledger_id)
                 state.storage.deleted[ledger_id] = None
+                state.storage.deletion_journaled(ledger_id)
                 state.storage.revived.pop(ledger_id, None)
         elif record.kind == REVIVE:
             state = self._state(decode_revive(payload), position)
@@ -247,8 +248,10 @@ class Replayer:
 
 def flush_early(storage: LedgerStorage) -> None:
     """Make room during a replay, when both halves' worth is full; the marks stay."""
-    storage.write(storage.take_work(), None, paced=False)
+    work = storage.take_work()
+    storage.write(work, None, paced=False)
     storage.cache.flushed()
+    storage.deletions_flushed(work.deleted)
 
 
 def replay_all(

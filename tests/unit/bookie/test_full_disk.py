@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -386,6 +387,36 @@ def test_a_full_ledger_disk_loses_nothing_and_deletions_bring_space(tmp_path: Pa
                     assert await bookie.read_entry(1, i) == entry(1, i)
                 with pytest.raises(NoLedgerError):
                     await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_deletions_bring_space_after_a_restart_on_a_full_disk(tmp_path: Path) -> None:
+    """The journal has them, durably; the flush that would tell the index waits for that space."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, flush_interval_ms=30)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(50))
+            await add(bookie, 3, range(50))
+        async with running(replace(config, flush_interval_ms=60_000)) as bookie:
+            await add(bookie, 1, range(50))
+            await bookie.delete_ledger(2)
+            await bookie.delete_ledger(3)
+            remains = crashed(config, tmp_path)
+        disk = Disk()
+        disk.full = (".log",)
+        old = remains.ledger_directories[0] / "00000001.log"
+        async with running(remains, disk) as bookie:
+            await eventually(lambda: not old.exists())  # though no flush has succeeded
+            for i in range(50):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+            disk.full = ()
+        async with running(remains) as bookie:
+            for i in range(50):
+                assert await bookie.read_entry(1, i) == entry(1, i)
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(2, 0)
 
     asyncio.run(scenario())
 

@@ -349,8 +349,7 @@ class LedgerStorage:
         self._work = None
         self.cache.flushed()
         self._let_go(work)
-        for ledger_id in work.deleted:
-            self._journaled.pop(ledger_id, None)
+        self.deletions_flushed(work.deleted)
 
     def _let_go(self, work: FlushWork) -> None:
         """To free what many ledgers had in memory takes its time, 10 ms for 100 000, and in one
@@ -425,6 +424,11 @@ class LedgerStorage:
         """It is in the journal, durably, that the ledger was deleted."""
         if ledger_id in self.deleted or (self._work and ledger_id in self._work.deleted):
             self._journaled[ledger_id] = None
+
+    def deletions_flushed(self, ledger_ids: Sequence[int]) -> None:
+        """The index knows of these deletions, durably: a repair may bring the ledgers back."""
+        for ledger_id in ledger_ids:
+            self._journaled.pop(ledger_id, None)
 
     async def free_deleted(self) -> None:
         """Remove the logs that are dead by deletions that only the journal knows: the flush that
