@@ -231,6 +231,52 @@ def test_a_read_from_before_a_newer_entry_was_flushed_keeps_only_what_comes_befo
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("lives", [1, 2])
+def test_what_lies_behind_an_entry_in_its_log_is_not_given_for_what_was_added_again(
+    tmp_path: Path, lives: int
+) -> None:
+    """The older copy lies there still, and the index names the newer one, in the same log or in
+    another."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        newer = entry(1, 7, lac=0, size=100)
+        async with running(config) as bookie:
+            old = await flushed(bookie, 1, 20, 100)
+            if lives == 1:
+                await add(bookie, 1, [7], flags=RECOVERY, entries=[newer])
+        if lives == 2:
+            async with running(config) as bookie:
+                await add(bookie, 1, [7], flags=RECOVERY, entries=[newer])
+        whole = [*old[:7], newer, *old[8:]]
+        async with running(config) as bookie:
+            assert await bookie.read_entry(1, 5) == old[5]  # and what follows, ahead
+            assert await bookie.read_entry(1, 7) == newer
+        async with running(config) as bookie:
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == whole
+
+    asyncio.run(scenario())
+
+
+def test_what_lies_behind_an_entry_is_read_with_it_whichever_flush_wrote_it(
+    tmp_path: Path,
+) -> None:
+    """One behind the other in the log, and a row of the index each."""
+
+    async def scenario() -> None:
+        config, disk = settings(tmp_path), CountingDisk()
+        async with running(config) as bookie:
+            for first in range(0, 40, 2):
+                await add(bookie, 1, [first, first + 1])
+                await bookie._flusher.flush_all()
+        async with running(config, disk) as bookie:
+            whole = [entry(1, i) for i in range(40)]
+            assert await bookie.read_batch(1, 0, 40, 1 << 20) == whole
+            assert len(disk.read_bytes) == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_reader_that_meets_a_read_just_ended_with_nothing_reads_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

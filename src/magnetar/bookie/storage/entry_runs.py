@@ -79,6 +79,10 @@ class RecordRun(Sequence[bytes]):
         """What it keeps in memory."""
         return len(self._data)
 
+    def begin_of(self, place: int) -> int:
+        """Where an entry's record begins, from the first one's on."""
+        return self._bounds[self._first + place] - self._bounds[self._first]
+
     def size_of(self, place: int) -> int:
         """The bytes of one entry."""
         at = self._first + range(len(self))[place]

@@ -25,6 +25,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -591,12 +592,30 @@ class LedgerStorage:
             whole = max(1, min(entries_max, bytes_max // known_bytes))
             bytes_max = whole * (RECORD_HEADER_BYTES + known_bytes)
         found = self._read_at(location, lane, ledger_id, entry_id, entries_max, bytes_max)
+        if len(found) > 1:
+            found = self._named(found, ledger_id, entry_id, location)
         sizes[ledger_id] = max(found.size_of(0), found.size_of(-1))
         following[ledger_id, entry_id + len(found)] = None
         for remembered in (following, sizes):
             if len(remembered) > READERS_KEPT_MAX:
                 del remembered[next(iter(remembered))]  # type: ignore[arg-type]
         return found
+
+    def _named(
+        self, found: RecordRun, ledger_id: int, entry_id: int, location: tuple[int, int]
+    ) -> RecordRun:
+        """``found``, which lies at ``location``, as far as the index names it: an entry that was
+        added again lies elsewhere as well, and the newer bytes count."""
+        log_id, offset = location
+        count = 0
+        with suppress(BookieIOError):  # a row behind it does not keep an entry from its reader
+            for row in self.location_index.runs(ledger_id, entry_id):
+                if row.place(entry_id + count) != (log_id, offset + found.begin_of(count)):
+                    break
+                count = row.last + 1 - entry_id
+                if count >= len(found):
+                    return found
+        return found[: max(1, count)]
 
     def _read_at(
         self,
