@@ -72,6 +72,30 @@ def test_the_names_of_log_and_mark_are_durable(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_every_log_of_a_flush_is_durable_before_the_mark(tmp_path: Path) -> None:
+    """Also those that it has filled, and does not write to any more."""
+
+    async def scenario() -> None:
+        disk, ids = WatchedDisk(), range(40)
+        config = settings(tmp_path, entry_log_bytes_max=1 << 20, write_cache_bytes=32 << 20)
+        at_mark: dict[str, tuple[int, int | None]] = {}
+
+        def look(operation: str, name: str) -> None:
+            if (operation, name) == ("write", "lastmark.new"):
+                for log, end in disk.written_to.items():
+                    if log.endswith(".log"):
+                        at_mark[log] = (end, disk.synced_to.get(log))
+
+        async with running(config, disk) as bookie:
+            await add(bookie, 1, ids, entries=[entry(1, i, size=100_000) for i in ids])
+            disk.fail = look
+            await bookie._storages[0].flush(positions_of(bookie))
+        assert len(at_mark) >= 3
+        assert all(written == synced for written, synced in at_mark.values())
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_failed_flush_is_repeated_into_a_new_log(
     tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
