@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookie.storage.entry_log_format import RecordPlace, log_ids, log_path
 from magnetar.bookie.storage.ledger_record import LedgerRecord
-from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_index import LocationIndex, StoredLog
+from magnetar.bookie.storage.log_usage import LogUse
 from magnetar.bookie.storage.reclaim import Reclaimer
 from magnetar.env.files.disk import RealDisk
 from magnetar.model.errors import BookieIOError, NoLedgerError
@@ -149,4 +152,146 @@ def test_no_log_goes_by_a_deletion_that_may_be_lost(tmp_path: Path) -> None:
     reclaimer.stored.apply()
     assert reclaimer.remove_dead(2) == [1]
     assert logs(tmp_path) == []
+    index.close()
+
+
+class PartlyFailing(LocationIndex):
+    """Cannot be asked of ``fails``."""
+
+    fails: frozenset[int] = frozenset()
+
+    def ledger(self, ledger_id: int) -> bytes | None:
+        if ledger_id in self.fails:
+            raise BookieIOError(f"location index {self.path}: Input/output error")
+        return super().ledger(ledger_id)
+
+
+class ChangingDisk(RealDisk):
+    """Notes what changes the directory; does not remove what is ``held``."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.held: set[str] = set()
+
+    def remove(self, path: Path) -> None:
+        if path.name in self.held:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        self.changes.append(f"remove {path.name}")
+        super().remove(path)
+
+    def sync_dir(self, path: Path) -> None:
+        self.changes.append("sync")
+        super().sync_dir(path)
+
+
+def reclaimer_of(
+    directory: Path,
+    index: LocationIndex,
+    log_count: int = 1,
+    disk: RealDisk | None = None,
+    removed: Callable[[Sequence[int]], None] = lambda removed: None,
+) -> Reclaimer:
+    """With so many logs that are there already."""
+    for log_id in range(1, log_count + 1):
+        log_path(directory, log_id).write_bytes(bytes(1000))
+    reclaimer = Reclaimer(disk or RealDisk(), directory, index, removed)
+    reclaimer.open()
+    return reclaimer
+
+
+def record(*, deleted: bool = False) -> bytes:
+    return LedgerRecord(False, deleted, 0, b"k" * 20, 0, -1, -1, b"").encode()
+
+
+def test_what_a_flush_that_was_cut_short_left_of_an_unknown_ledger_is_dead(tmp_path: Path) -> None:
+    """Nobody would ever delete it. Of a ledger with entries and no record it is not so; nor in a
+    log of this life, whose ledgers may have no record yet."""
+    index = LocationIndex(tmp_path / "index")
+    index.put_locations([(8, 0, 1, 64)])
+    index.put_ledgers([(9, record()), (10, record(deleted=True))])
+    reclaimer = reclaimer_of(tmp_path, index)
+    reclaimer.add(1, 1064, {7: (1, 92), 8: (1, 192), 9: (1, 292), 10: (1, 92)})
+    reclaimer.add(2, 164, {7: (1, 92)})
+    assert reclaimer.usage.uses(3) == [LogUse(1, 1000, 500), LogUse(2, 100, 100)]
+    index.close()
+
+
+def test_each_ledger_of_which_the_index_could_not_be_asked_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    index = PartlyFailing(tmp_path / "index")
+    index.put_ledgers([(7, record(deleted=True)), (8, record(deleted=True)), (9, record())])
+    index.fails = frozenset((7, 8))
+    reclaimer = reclaimer_of(tmp_path, index, 2)
+    reclaimer.add(1, 264, {7: (1, 92), 8: (1, 92)})
+    reclaimer.add(2, 264, {8: (1, 92), 9: (1, 92)})
+    reclaimer.settle(3)
+    assert index.logs()[0] == [], "a start would not ask again"
+    index.fails = frozenset((8,))
+    assert reclaimer.remove_dead(3) == []
+    index.fails = frozenset()
+    assert reclaimer.remove_dead(3) == [1]
+    reclaimer.settle(3)
+    assert index.logs()[0] == [StoredLog(2, 200, 100)]
+    index.close()
+
+
+def test_a_log_is_stored_once_its_ledgers_can_be_asked_for(tmp_path: Path) -> None:
+    index = PartlyFailing(tmp_path / "index")
+    index.put_ledgers([(7, record()), (8, record(deleted=True))])
+    index.fails = frozenset((7, 8))
+    reclaimer = reclaimer_of(tmp_path, index)
+    reclaimer.add(1, 264, {7: (1, 92), 8: (1, 92)})
+    reclaimer.settle(2)
+    assert index.logs()[0] == []
+    index.fails = frozenset()
+    reclaimer.settle(2)
+    assert index.logs()[0] == [StoredLog(1, 200, 100)]
+    index.close()
+
+
+def test_who_reads_a_log_is_told_that_it_is_gone_and_its_removal_is_durable(
+    tmp_path: Path,
+) -> None:
+    index, disk = LocationIndex(tmp_path / "index"), ChangingDisk()
+    index.put_ledgers([(7, record(deleted=True))])
+    told: list[int] = []
+    reclaimer = reclaimer_of(tmp_path, index, 2, disk, told.extend)
+    for log_id in (1, 2):
+        reclaimer.add(log_id, 164, {7: (1, 92)})
+    assert reclaimer.remove_dead(2) == [1]
+    assert told == [1]
+    assert disk.changes == ["remove 00000001.log", "sync"]
+    assert reclaimer.remove_dead(3) == [2]
+    assert told == [1, 2]
+    index.close()
+
+
+def test_a_log_that_the_disk_keeps_does_not_keep_others_and_is_tried_again(tmp_path: Path) -> None:
+    index, disk = LocationIndex(tmp_path / "index"), ChangingDisk()
+    index.put_ledgers([(7, record(deleted=True))])
+    reclaimer = reclaimer_of(tmp_path, index, 2, disk)
+    for log_id in (1, 2):
+        reclaimer.add(log_id, 164, {7: (1, 92)})
+    disk.held = {log_path(tmp_path, 1).name}
+    assert reclaimer.remove_dead(3) == []
+    assert logs(tmp_path) == [1]
+    with pytest.raises(OSError, match="Input/output"):
+        reclaimer.remove([1])
+    disk.held.clear()
+    assert reclaimer.remove_dead(3) == [1]
+    assert reclaimer.usage.uses(3) == []
+    assert reclaimer.usage.dead_bytes == 0
+    index.close()
+
+
+def test_a_log_that_takes_no_more_behind_a_deletion_in_the_journal_is_dead(tmp_path: Path) -> None:
+    """The index has no room to be told of it yet."""
+    index = LocationIndex(tmp_path / "index")
+    index.put_ledgers([(7, record())])
+    reclaimer = reclaimer_of(tmp_path, index)
+    reclaimer.stored.forget_early([7])
+    reclaimer.add(1, 164, {7: (1, 92)})
+    assert reclaimer.live_bytes({7: (1, 92), 8: (2, 192)}) == 208
+    assert reclaimer.remove_dead(2) == [1]
     index.close()
