@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from magnetar.log.managed.managed_log import ManagedLog
-from magnetar.model.errors import LogFencedError, MagnetarError
+from magnetar.log.managed.records import cursor_path, log_path
+from magnetar.log.managed.store import ManagedLogStore
+from magnetar.model.errors import LogFencedError, MagnetarError, NoSuchLogError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.log.doubles import NAME, Process, World
 from tests.unit.log.test_cursor import CONFIG, TINY, acked, filled
 from tests.unit.log.test_handing_over import owned
+from tests.unit.log.test_managed_log import publish, read_all, values
 
 Deed = Callable[[ManagedLog, list[Position]], Awaitable[object]]
 
@@ -135,3 +138,48 @@ def test_whatever_the_former_owner_does_meanwhile(deed: Deed, holes: bool) -> No
         at += 1
         assert at < REQUESTS_MAX
     assert at > 4, "it was meddled with"
+
+
+async def deleted_and_not_known_to_be(world: World) -> ManagedLogStore:
+    """A former owner makes a cursor of a log that another has deleted: below a node that stands
+    where the log's record was."""
+    await filled(world)
+    former = await Process(world).store(CONFIG).open(NAME)
+    store = Process(world).store(CONFIG)
+    await store.delete(NAME)
+    with pytest.raises(LogFencedError):
+        await former.cursors.open("late", EARLIEST)
+    assert {log_path(NAME), cursor_path(NAME, "late")} <= world.nodes.keys()
+    return store
+
+
+def test_a_log_that_was_deleted_may_be_made_anew_whatever_a_former_owner_has_left() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await deleted_and_not_known_to_be(world)
+        assert not await store.exists(NAME)
+        assert await store.names("") == []
+        with pytest.raises(NoSuchLogError):
+            await store.follow(NAME)
+        with pytest.raises(NoSuchLogError):
+            await store.open(NAME, create=False)
+        log = await store.open(NAME)
+        assert log.cursors.durable() == {}
+        await publish(log, 0, 3)
+        again = await Process(world).store(CONFIG).open(NAME)
+        assert again.cursors.durable() == {}, "nobody has asked this log for it"
+        assert values(await read_all(again)) == [0, 1, 2]
+
+    run_virtual(scenario())
+
+
+def test_what_a_former_owner_has_left_of_a_deleted_log_is_deleted_with_it() -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await deleted_and_not_known_to_be(world)
+        await store.delete(NAME)
+        assert not {log_path(NAME), cursor_path(NAME, "late")} & world.nodes.keys()
+        assert world.alive() == set()
+        await store.delete(NAME)
+
+    run_virtual(scenario())

@@ -141,6 +141,13 @@ class PartitionLogStore:
             )
         # Of a log of that name whose deletion was cut off after its record had gone.
         await self._leading.delete(partition_of(name))
+        try:
+            return await self._make_node(name)
+        except NoNodeError:
+            await self._ledgers.clear(name)
+            return await self._make_node(name)
+
+    async def _make_node(self, name: str) -> RecordNode[LogRecord]:
         record = LogRecord(created_ms=self._now_ms(), engine=Engine.PARTITION)
         return await RecordNode.create(
             self._metadata, log_path(name), encode_log, partial(decode_log, name), record

@@ -47,6 +47,7 @@ from magnetar.log.managed.following import (
 from magnetar.log.managed.header_search import HeaderSearch
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import ChainReader, ChainTail, Ledgers
+from magnetar.log.managed.node import stored_record
 from magnetar.log.managed.positions import ChainPositions
 from magnetar.log.managed.read_ahead import ReadAheadCache
 from magnetar.log.managed.records import closed_stats, decode_log, log_path
@@ -248,7 +249,7 @@ class FollowedLog:
         """Take over what the record says. Raises ``NoSuchLogError``, which ends the following,
         ``LogError``, ``MetadataError``."""
         try:
-            stored = await self._metadata.get(self._path)
+            stored = await stored_record(self._metadata, self._path)
         except NoNodeError:
             raise self._end(self._no_such_log()) from None
         read = Known(decode_log(self.name, stored.value), stored.version)

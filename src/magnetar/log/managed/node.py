@@ -7,6 +7,9 @@ metadata session in which the record was opened, with which ownership ends, or n
 open it at once may write the same bytes, so a first write that loses is never taken for ours. A
 later write whose outcome is unknown (the store's connection broke) is looked up before the next.
 
+A node without bytes is no record: it was made as the parent of another, by who did not know yet
+that the record was deleted.
+
 Why: docs/adr/0136-records-are-written-in-their-session.md.
 """
 
@@ -31,6 +34,14 @@ R = TypeVar("R")
 async def session_of(store: MetadataStore) -> int | None:
     """In which what is read now may be written; None: the store has no sessions."""
     return await store.session_id() if has_session_writes(store) else None
+
+
+async def stored_record(store: MetadataStore, path: str) -> Versioned:
+    """The bytes of the record at ``path``. Raises ``NoNodeError``."""
+    stored = await store.get(path)
+    if not stored.value:
+        raise NoNodeError(f"{path} has no record")
+    return stored
 
 
 class RecordNode(Generic[R]):
@@ -68,7 +79,7 @@ class RecordNode(Generic[R]):
         there is none)."""
         session_id = await session_of(store)
         try:
-            stored = await store.get(path)
+            stored = await stored_record(store, path)
         except NoNodeError:
             if initial is None:
                 raise
@@ -87,13 +98,14 @@ class RecordNode(Generic[R]):
     ) -> RecordNode[R]:
         """Make the node with ``initial``; one that is there after all is read. ``taken``: it is
         made as its owner's, with an epoch that nobody who takes it over writes, and need not be
-        taken over by who has made it (``owned``)."""
+        taken over by who has made it (``owned``). Raises ``NoNodeError`` if there is a node without
+        a record."""
         session_id = await session_of(store)
         stored = Versioned(encode(initial), 0)
         try:
             await store.create(path, stored.value)
         except NodeExistsError:  # ours, answered late, or another's
-            stored = await store.get(path)
+            stored = await stored_record(store, path)
             return cls(store, path, encode, decode(stored.value), stored, session_id)
         node = cls(store, path, encode, decode(stored.value), stored, session_id)
         # One of a later session was made when ownership had ended: its first write says so.

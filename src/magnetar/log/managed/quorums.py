@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.client import LedgerClient
+from magnetar.log.managed.node import stored_record
 from magnetar.log.managed.records import decode_log, log_path
 from magnetar.model.errors import NoNodeError, NoSuchLedgerError
 from magnetar.model.ledger import Quorums
@@ -18,7 +19,7 @@ async def quorums_of_logs(
     ``MetadataError``, ``LogError``."""
     for name in names:
         try:
-            record = decode_log(name, (await metadata.get(log_path(name))).value)
+            record = decode_log(name, (await stored_record(metadata, log_path(name))).value)
             if not record.ledgers:
                 continue
             found = await ledgers.read_metadata(record.ledgers[-1].ledger_id)

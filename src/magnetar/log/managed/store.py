@@ -219,6 +219,13 @@ class ManagedLogStore:
         await permit()
         if found is not None:
             await self._delete(name, found)
+        try:
+            return await self._make(name)
+        except NoNodeError:
+            await self.clear(name)
+            return await self._make(name)
+
+    async def _make(self, name: str) -> RecordNode[LogRecord]:
         return await RecordNode.create(
             self._metadata,
             log_path(name),
@@ -356,18 +363,35 @@ class ManagedLogStore:
         try:
             node = await self._log_node(name)
         except NoNodeError:
+            await self.clear(name)
             return
         if node.record.engine is not Engine.LEDGER and not node.record.deleted:
             raise OtherEngineError(f"log {name} is on the engine {node.record.engine.value}")
         await self._delete(name, node)
 
+    async def clear(self, name: str) -> None:
+        """A former owner that did not know that the log was deleted may have made a cursor of it,
+        and with that a node without a record where the log's would be. Delete them."""
+        path = log_path(name)
+        try:
+            stored = await self._metadata.get(path)
+            if stored.value:
+                return
+            await self._delete_cursors(name)
+            await self._metadata.delete(path, stored.version)
+        except NoNodeError:
+            return
+
+    async def _delete_cursors(self, name: str) -> None:
+        for segment in await self._children(log_path(name)):
+            cursor = await cursor_node(self._metadata, name, decode_name(segment))
+            await finish_deletion(self._ledgers, cursor, cursor.record)
+
     async def _delete(self, name: str, node: RecordNode[LogRecord]) -> None:
         """The record says so first, so that whoever opens the log next finishes the work."""
         store = ChainStore(name, Chain(), node, self._ledgers)
         await store.mark_deleted()
-        for segment in await self._children(log_path(name)):
-            cursor = await cursor_node(self._metadata, name, decode_name(segment))
-            await finish_deletion(self._ledgers, cursor, cursor.record)
+        await self._delete_cursors(name)
         await store.delete_log()
 
     async def names(self, prefix: str, known: Container[str] = ()) -> list[str]:
