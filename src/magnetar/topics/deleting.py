@@ -6,11 +6,16 @@ backlog is cut is told of in the log. Why: docs/adr/0159-deleted-records-on-ledg
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
+from magnetar.model.errors import OffsetOutOfRangeError
 from magnetar.topics.topic import Topic
 
 log = structlog.get_logger(__name__)
+
+EVERYTHING: Final = -1
 
 
 async def delete_records(topic: Topic, offset: int) -> int:
@@ -18,7 +23,11 @@ async def delete_records(topic: Topic, offset: int) -> int:
     it begins already; the first offset that is left. Raises as ``log.seam.LogFront``."""
     with topic.held():
         before = {each: each.cursor.backlog_entries() for each in topic.subscriptions.values()}
-        await topic.deduplication.store()  # it could not be read from what is deleted
+        if topic.deduplication.left:  # of a former owner perhaps, and no producer has come yet
+            async with topic.lock:
+                await topic.settle_deduplication()
+        if topic.deduplication.on:
+            offset = await _store_marks(topic, offset)
         left = await topic.log.front.delete_before(offset)
         for each in list(topic.subscriptions.values()):
             each.begin_later()
@@ -31,3 +40,15 @@ async def delete_records(topic: Topic, offset: int) -> int:
                     entries=cut,
                 )
     return left
+
+
+async def _store_marks(topic: Topic, offset: int) -> int:
+    """What deduplication knows of all before ``offset`` is durable: it could not be read from what
+    is deleted. Returns up to where that is so: what comes while it is stored stays."""
+    end = topic.log.positions.end_offset
+    if offset > end:
+        raise OffsetOutOfRangeError(
+            f"topic {topic.name}: records can be deleted up to {end}, not {offset}"
+        )
+    await topic.deduplication.store()
+    return end if offset == EVERYTHING else offset

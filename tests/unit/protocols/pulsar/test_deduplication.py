@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import AppendDone, Content
-from magnetar.model.errors import NotEnoughBookiesError
+from magnetar.model.errors import NotEnoughBookiesError, OffsetOutOfRangeError
 from magnetar.topics.deleting import delete_records
 from magnetar.topics.publishing.deduplicating import DEDUPLICATION
 from magnetar.wire.pulsar.codes import ServerError
@@ -313,6 +313,72 @@ def test_what_is_deleted_is_not_stored_again() -> None:
         assert last == 4
         again.feed(send(4) + send(5))
         assert await all_receipts(again, 2) == [(4, False), (5, True)]
+
+    run(scenario, **ON)
+
+
+def test_what_is_deleted_before_a_producer_has_come_is_not_stored_again() -> None:
+    """The last owner crashed before it could write a note: the next one reads what it deletes."""
+
+    async def scenario(world: World) -> None:
+        peer, _ = await connect(world)
+        peer.feed(b"".join(map(send, range(5))))
+        await all_receipts(peer, 5)
+        world.topic().deduplication.snapshot = lambda **_: None  # type: ignore
+        assert await world.services.topics.unload(NAME)
+        topic = await world.services.topics.get(NAME, create=False)
+        cursor = world.log().cursors.durable()[DEDUPLICATION]
+        assert cursor.mark_delete < world.log().positions.readable
+
+        class Front:
+            offset = 0
+
+            async def delete_before(self, offset: int) -> int:
+                assert cursor.mark_delete == world.log().positions.readable
+                return offset
+
+        world.log().front = Front()
+        assert await delete_records(topic, -1) == 5
+        topic.deduplication.snapshot = lambda **_: None  # type: ignore
+        assert await world.services.topics.unload(NAME)
+        again, last = await connect(world)
+        assert last == 4
+        again.feed(send(4) + send(5))
+        assert await all_receipts(again, 2) == [(4, False), (5, True)]
+
+    run(scenario, **ON)
+
+
+def test_what_comes_while_the_note_is_stored_is_not_deleted() -> None:
+    """The note does not have it, and nothing else would after a crash."""
+
+    async def scenario(world: World) -> None:
+        peer, _ = await connect(world)
+        peer.feed(b"".join(map(send, range(5))))
+        await all_receipts(peer, 5)
+        cursor, asked = world.log().cursors.durable()[DEDUPLICATION], list[int]()
+        wait_stored, numbers = cursor.wait_stored, iter((5, 6))
+
+        async def slow() -> None:
+            await wait_stored()
+            peer.feed(send(next(numbers)))
+            await all_receipts(peer, 1)
+
+        class Front:
+            offset = 0
+
+            async def delete_before(self, offset: int) -> int:
+                asked.append(offset)
+                return offset
+
+        cursor.wait_stored = slow  # type: ignore[method-assign]
+        world.log().front = Front()
+        assert await delete_records(world.topic(), -1) == 5
+        with pytest.raises(OffsetOutOfRangeError):
+            await delete_records(world.topic(), 7)
+        assert await delete_records(world.topic(), 3) == 3
+        assert asked == [5, 3]
+        assert await ids(world) == list(range(7))
 
     run(scenario, **ON)
 
