@@ -20,6 +20,7 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
     ProtocolError,
 )
+from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
 from magnetar.topics.consuming.feed import behind_lost
 from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.entry_format import describe
@@ -34,15 +35,27 @@ LOST: Final = (EntryDamagedError, NoEntryError, NoSuchLedgerError, MetadataForma
 
 async def skip_messages(topic: SubscribableTopic, subscription: Subscription, count: int) -> None:
     """``count`` messages, or all if there are fewer; stored when it returns. Raises what reading
-    the log and storing does, and ``NotAllowedError`` where no part of a batch can be kept."""
+    the log and storing does, and ``NotAllowedError`` where no part of a batch can be kept.
+
+    A broker that serves it gives it back first: what it was told is acknowledged is not to be
+    skipped once more."""
+    asked: BoundSubscription | None = None
     with topic.held():
-        async with subscription.lock:
-            await subscription.end_binding()  # or what is skipped here would be another's to keep
-            await _skip(topic, subscription, count)
+        for _ in range(TIMES_BOUND_MAX):
+            async with subscription.lock:
+                bound = subscription.bound
+                if bound is None or bound is asked:
+                    await _skip(topic, subscription, count)
+                    break
+            asked = bound
+            await bound.give_back()
+        else:
+            raise goes_to_others(subscription.name, topic.name)
         await subscription.cursor.wait_stored()
 
 
 async def _skip(topic: SubscribableTopic, subscription: Subscription, count: int) -> None:
+    await subscription.end_binding()  # or what is skipped here would be another's to keep
     positions, cursor, left = topic.readable.positions, subscription.cursor, count
     at = positions.next_position(cursor.mark_delete)
     pieces = entries_until(topic.readable, at, positions.readable, STEP_ENTRIES, STEP_BYTES)

@@ -33,6 +33,7 @@ from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.following.followed_topic import FollowedTopic
 from magnetar.topics.following.remote_acks import LentCursor, NewsKind, OwnerNews
 from magnetar.topics.seek import seek
+from magnetar.topics.skipping import skip_messages
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse
 from tests.doubles.admin import topic_service
@@ -440,6 +441,25 @@ def test_a_forced_deletion_at_the_owner_has_it_given_back_first(
         await topic.delete_subscription("s", force=True)
         assert left[0] == 0
         assert "s" not in topic.subscriptions
+        assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
+
+    with_two(scenario)
+
+
+def test_what_was_acknowledged_elsewhere_is_not_skipped_once_more() -> None:
+    """The broker that serves it has not told the owner yet."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(5)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 5)
+        peer.acknowledge(0, 1)
+        topic = two.owner.topic()
+        await skip_messages(topic, topic.subscription("s"), 1)
+        assert two.mark() == Position(1, 2)
+        assert two.bound() is None
         assert (await peer.next()).type == BaseCommand.CLOSE_CONSUMER
 
     with_two(scenario)
