@@ -515,6 +515,12 @@ def _elsewhere(name: TopicName, owner: At) -> ServedElsewhereError:
 
 
 def _check_unused(name: TopicName, about: TopicStatsView) -> None:
+    for subscription, each in about.subscriptions.items():
+        if each.served_by:
+            raise NotAllowedError(
+                f"subscription {subscription} of {name} is served by the broker at "
+                f"{each.served_by}; close its consumers first, or force it"
+            )
     consumers = sum(len(each.consumers) for each in about.subscriptions.values())
     if about.publishers or consumers:
         raise NotAllowedError(

@@ -446,7 +446,14 @@ class Topic(SubscribableTopic):
         return ProducerFencedError(f"topic {self.name} was taken by another producer")
 
     def check_unused(self) -> None:
-        """Raise ``NotAllowedError`` if somebody is connected."""
+        """Raise ``NotAllowedError`` if somebody is connected, here or to a broker that serves a
+        subscription of it: that one gives it back soon after its last consumer has left."""
+        for item in self.subscriptions.values():
+            if item.bound is not None:
+                raise NotAllowedError(
+                    f"subscription {item.name} of {self.name} is served by the broker at "
+                    f"{item.bound.binding.service_url}; close its consumers first, or force it"
+                )
         consumers = sum(len(item.consumers) for item in self.subscriptions.values())
         if self.producers or consumers:
             raise NotAllowedError(

@@ -635,6 +635,24 @@ def test_a_read_only_broker_that_ends_gives_back_what_it_has() -> None:
     with_two(scenario)
 
 
+def test_a_topic_is_not_deleted_under_consumers_that_another_broker_serves() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        topics = two.owner.services.topics
+        with pytest.raises(NotAllowedError, match="is served by the broker at"):
+            await topics.delete(NAME, force=False)
+        peer.flow(10)
+        assert await entries(peer, 2) == [0, 1]
+        peer.lose()
+        await eventually(lambda: two.bound() is None)
+        await topics.delete(NAME, force=False)
+        assert not await two.store.exists(NAME.log_name)
+
+    with_two(scenario)
+
+
 def test_a_topic_that_is_deleted_is_followed_no_more() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(1)
