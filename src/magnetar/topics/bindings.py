@@ -122,9 +122,14 @@ class OwnerBindings:
         cursor, which is returned. Raises ``BindingEndedError``, ``NotAllowedError``,
         ``ServiceNotReadyError``."""
         self._check_open(topic)
-        cursor = self._held(topic, name, claimed, client).cursor
+        subscription = self._held(topic, name, claimed, client)
+        cursor, bound = subscription.cursor, subscription.bound
         assert cursor.lending is not None
         cursor.lending.merge(image)
+        if bound is not None and cursor.mark_delete > image.mark_delete:
+            # What was done here was told to nobody: its connection was broken, or it had not spoken
+            # since the topic was opened here.
+            client.tell_moved(bound.binding, cursor.mark_delete)
         return cursor
 
     def keep(

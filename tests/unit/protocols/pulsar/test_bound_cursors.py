@@ -561,6 +561,25 @@ def test_what_the_owner_does_with_it_is_told() -> None:
     with_two(scenario)
 
 
+def test_what_the_owner_did_while_nobody_was_connected_is_told_later() -> None:
+    """Messages that expired meanwhile are not delivered."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        subscription = two.owner.topic().subscription("s")
+        for session in list(two.owner.services.sessions):
+            session.abort()  # type: ignore[attr-defined]
+        await eventually(lambda: subscription.bound.client is None)  # type: ignore[union-attr]
+        subscription.expire(Position(1, 3))
+        await eventually(lambda: two.serving().cursor.mark_delete == Position(1, 2))
+        peer.flow(100)
+        assert await entries(peer, 3) == [3, 4, 5]
+
+    with_two(scenario)
+
+
 def test_what_is_wanted_back_is_given_back_with_all_that_was_acknowledged() -> None:
     async def scenario(two: Two) -> None:
         await two.publish(4)
