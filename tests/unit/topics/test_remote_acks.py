@@ -153,6 +153,28 @@ def test_an_owner_that_fails_now_and_then_is_not_given_up() -> None:
     run(scenario)
 
 
+def test_an_owner_that_is_long_silent_before_each_refusal_is_given_up_in_time() -> None:
+    """It has not heard of us since it was asked first, and takes the binding for abandoned after
+    twice as long as we wait."""
+
+    async def scenario(site: Site) -> None:
+        owners, loop = site.store._owners, asyncio.get_running_loop()
+        begun_s = loop.time()
+
+        async def silent(_cursor: LentCursor, _image: AckImage, stored: bool) -> int:
+            await asyncio.sleep(9.0)
+            raise ServiceNotReadyError("no answer")
+
+        owners.merge = silent  # type: ignore[method-assign]
+        site.acknowledge(2)
+        with pytest.raises(BindingEndedError, match="is given up"):
+            await site.store.wait_stored()
+        assert loop.time() - begun_s < 20.0
+        assert len(site.ended) == 1
+
+    run(scenario)
+
+
 def test_who_waits_hears_that_the_binding_has_ended_and_nothing_is_sent_then() -> None:
     async def scenario(site: Site) -> None:
         site.acknowledge(2)

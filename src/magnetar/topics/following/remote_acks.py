@@ -277,7 +277,7 @@ class RemoteAckStore:
         retry_s, opens = RETRY_FIRST_S, False
         try:
             while (send := self._begin(stored := bool(self._waiters))) is not None:
-                mark_delete = self._state.mark_delete
+                begun_s, mark_delete = self._loop.time(), self._state.mark_delete
                 # Taken whatever is sent: what is in the whole need not be sent again as a change.
                 changes = self._state.take_changes()
                 if changes is None or send is Send.WHOLE:
@@ -292,7 +292,7 @@ class RemoteAckStore:
                     return
                 except MagnetarError as error:
                     self._sending.failed()
-                    if not self._may_try_again(error):
+                    if not self._may_try_again(error, begun_s):
                         return
                     await asyncio.sleep(retry_s)
                     retry_s, opens = min(2 * retry_s, RETRY_MAX_S), True
@@ -308,10 +308,11 @@ class RemoteAckStore:
         self._state.forget_trimmed()
         return self._sending.begin(self._state.version, stored)
 
-    def _may_try_again(self, error: MagnetarError) -> bool:
+    def _may_try_again(self, error: MagnetarError, begun_s: float) -> bool:
         now_s = self._loop.time()
         if self._failing_since_s is None:
-            self._failing_since_s = now_s
+            # When it was asked, not when it had not answered: it has not heard of us since then.
+            self._failing_since_s = begun_s
             log.info(
                 "acknowledgements not taken by the owner yet",
                 topic=str(self.cursor.topic),
