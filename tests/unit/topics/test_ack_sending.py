@@ -32,7 +32,7 @@ ALL = [Position(3, i) for i in range(4)] + [Position(7, i) for i in range(ENTRIE
 
 def test_the_table() -> None:
     sending = AckSending(5, TERM)
-    assert sending.begin(5, True) is None
+    assert sending.begin(5, False) is None
     assert sending.begin(6, True) is Send.CHANGES
     assert sending.busy
     assert sending.begin(7, True) is None, "one is under way"
@@ -52,13 +52,24 @@ def test_what_was_taken_is_stored_when_somebody_waits_for_that() -> None:
     sending = AckSending(0, TERM)
     assert sending.begin(1, False) is Send.CHANGES
     sending.answered(TERM)
-    assert (sending.taken, sending.stored) == (1, 0)
+    assert (sending.taken, sending.stored) == (1, -1)
     assert sending.begin(1, False) is None
     assert sending.wants(1, True)
     assert sending.begin(1, True) is Send.CHANGES, "which are none"
     sending.answered(TERM)
     assert sending.stored == 1
     assert not sending.wants(1, True)
+
+
+def test_what_was_lent_is_not_known_to_be_stored() -> None:
+    """The owner has taken it, perhaps a moment ago."""
+    sending = AckSending(5, TERM)
+    assert not sending.wants(5, False)
+    assert sending.begin(5, True) is Send.CHANGES, "which are none"
+    sending.answered(TERM + 1)
+    assert sending.begin(5, True) is Send.WHOLE, "another owner may have found less"
+    sending.answered(TERM + 1)
+    assert sending.begin(5, True) is None
 
 
 def test_an_owner_that_changes_while_an_image_is_under_way_is_told_all() -> None:
@@ -75,7 +86,7 @@ def test_changes_that_another_term_took_are_no_use_to_it() -> None:
     sending.answered(TERM)
     assert sending.begin(2, True) is Send.CHANGES
     sending.answered(TERM + 1)
-    assert (sending.taken, sending.stored) == (1, 0), "it does not know what the former one took"
+    assert (sending.taken, sending.stored) == (1, -1), "it does not know what the former one took"
     assert sending.begin(2, True) is Send.WHOLE
     sending.answered(TERM + 1)
     assert sending.stored == 2

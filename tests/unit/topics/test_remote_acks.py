@@ -123,6 +123,42 @@ def test_what_only_a_former_term_has_taken_is_not_said_to_be_stored() -> None:
     run(scenario)
 
 
+def test_what_was_lent_is_not_said_to_be_stored_before_the_owner_has_said_so() -> None:
+    """It was acknowledged at the owner a moment ago, and a client that came over asks once more."""
+
+    async def scenario(site: Site) -> None:
+        site.gate.clear()
+        stored = asyncio.ensure_future(site.store.wait_stored())
+        await asyncio.sleep(1.0)
+        assert (site.calls, stored.done()) == (["store"], False)
+        site.gate.set()
+        await stored
+        await site.store.wait_stored()
+        assert site.calls == ["store"], "once it is stored nobody is asked again"
+
+    run(scenario)
+
+
+def test_what_nobody_has_used_is_given_back_without_being_stored() -> None:
+    """The owner would take a ledger for each."""
+
+    async def scenario(site: Site) -> None:
+        await site.store.close()
+        assert site.calls == ["release", "forget"]
+
+    run(scenario)
+
+
+def test_what_was_acknowledged_is_stored_before_it_is_given_back() -> None:
+    async def scenario(site: Site) -> None:
+        site.acknowledge(2)
+        await site.store.close()
+        assert site.calls == ["store", "release", "forget"]
+        assert site.held == Position(1, 2)
+
+    run(scenario)
+
+
 def test_after_a_failure_the_topic_is_opened_first() -> None:
     async def scenario(site: Site) -> None:
         site.failures = [ServiceNotReadyError("the owner has gone")]

@@ -27,6 +27,9 @@ under way      failed, or the owner may know less           rest; the next image
 "May know less": another owner, or a connection that broke. What it has stored it knows; of what
 it has not, nobody knows.
 
+At first all is taken, for the owner has said it, and nothing is known to be stored: it may have
+been acknowledged there, or where it was served before, a moment ago.
+
 Pure.
 """
 
@@ -53,7 +56,8 @@ class AckSending:
     """Of one cursor, whose state has ``version`` at the owner, in its ``term``."""
 
     def __init__(self, version: int, term: int) -> None:
-        self.stored = self.taken = version
+        self.taken = version
+        self.stored = version - 1
         self._term = term
         self._under_way: _UnderWay | None = None
         self._whole = False

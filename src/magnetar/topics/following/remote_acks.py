@@ -158,6 +158,7 @@ class RemoteAckStore:
         self._timer = timer
         self._patience_s = patience_s
         self._on_ended = ended
+        self._lent_version = state.version
         self._sending = AckSending(state.version, borrowed.term)
         self._stored_mark_delete = state.mark_delete
         self._loop = asyncio.get_running_loop()
@@ -212,7 +213,8 @@ class RemoteAckStore:
             return
         try:
             async with asyncio.timeout(RELEASE_S):
-                await self.wait_stored()
+                if self._state.version > self._lent_version:  # else the owner has all of it
+                    await self.wait_stored()
                 await self._owners.release(self.cursor)
         except BindingEndedError:
             pass  # it was over already

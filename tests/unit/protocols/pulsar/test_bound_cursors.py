@@ -616,6 +616,34 @@ def test_unsubscribing_deletes_it_at_the_owner() -> None:
     with_two(scenario)
 
 
+def test_nobody_is_subscribed_to_what_a_deletion_without_an_answer_has_deleted() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        links = two.links()
+        delete = links.delete
+
+        async def unheard(cursor: LentCursor) -> None:
+            await delete(cursor)
+            raise ServiceNotReadyError("the answer was lost")
+
+        links.delete = unheard  # type: ignore[method-assign]
+        topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
+        assert topic is not None
+        with pytest.raises(ServiceNotReadyError, match="was lost"):
+            await topic.delete_subscription("s", force=True)
+        assert "s" not in two.owner.topic().subscriptions
+        other = two.reading.peer()
+        assert (await other.subscribe()).type == BaseCommand.ERROR
+        await succeeded(other, other.subscribe())
+        assert two.bound() is not None, "it is there, and served"
+        other.flow(10)
+        assert await entries(other, 2) == [0, 1]
+
+    with_two(scenario)
+
+
 def test_readers_ask_nobody_and_make_no_cursor() -> None:
     async def scenario(two: Two) -> None:
         peer = two.reading.peer()
