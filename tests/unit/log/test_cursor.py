@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from pyroaring import BitMap
@@ -16,9 +17,10 @@ from magnetar.log.acknowledgements import AckImage
 from magnetar.log.managed.cursor import ManagedCursor
 from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_header
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
+from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import cursor_path, decode_cursor
-from magnetar.log.seam import Cursor
+from magnetar.log.seam import Buffer, Cursor
 from magnetar.model.errors import (
     CursorNotFoundError,
     LedgerError,
@@ -29,7 +31,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar_sim.world.virtual_time import run_virtual
-from tests.unit.log.doubles import NAME, OFFSET, Process, World
+from tests.unit.log.doubles import NAME, OFFSET, MemoryWriter, Process, World
 from tests.unit.log.test_managed_log import publish, read_all
 
 TINY = CursorLimits(snapshot_deltas=2, ledger_records_max=5)
@@ -378,6 +380,121 @@ def test_records_are_no_larger_than_an_entry_may_be() -> None:
     run_virtual(scenario())
 
 
+def record_by_record(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writers get the records of one append one by one, to confirm each for itself."""
+    create = process.ledgers.create
+
+    async def creates(*arguments: Any, **options: Any) -> MemoryWriter:
+        writer = await create(*arguments, **options)
+        append = writer.append
+
+        def appends(
+            records: Sequence[Buffer], done: LedgerAppendDone, prefixes: Sequence[bytes] = ()
+        ) -> list[bytes]:
+            if prefixes:  # a log's
+                return append(records, done, prefixes)
+            return [entry for record in records for entry in append([record], done)]
+
+        monkeypatch.setattr(writer, "append", appends)
+        return writer
+
+    monkeypatch.setattr(process.ledgers, "create", creates)
+
+
+def confirm_first(writer: MemoryWriter) -> None:
+    """And none of the others that are on their way."""
+    rest = writer._pending[1:]
+    assert rest
+    del writer._pending[1:]
+    writer.confirm()
+    writer._pending += rest
+
+
+@pytest.mark.parametrize("new_ledger", [True, False], ids=["new ledger", "its ledger"])
+def test_a_snapshot_of_many_records_is_not_stored_with_the_first_one(
+    new_ledger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookies confirm a part of what was appended at once; of that nothing is found again."""
+
+    async def scenario() -> None:
+        world = World()
+        config = LedgerConfig(payload_bytes_max=1024, cursor_flush_interval_ms=1)
+        process = Process(world)
+        record_by_record(process, monkeypatch)
+        log = await process.store(config).open(NAME)
+        positions = await publish(log, 0, 20_000, batch=1000)
+        cursor = await log.cursors.open("s", EARLIEST)
+        rng = random.Random(1)
+        if not new_ledger:
+            cursor.acknowledge(rng.sample(positions[1:], 8000))
+            await cursor.wait_stored()
+        process.ledgers.hold = True
+        cursor.acknowledge(rng.sample(positions[1:], 8000))
+        storing = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        writer = process.ledgers.writers[-1]
+        confirm_first(writer)
+        await asyncio.sleep(1)
+        assert not storing.done()
+        writer.confirm()
+        await storing
+        again = (await Process(world).store(config).open(NAME)).cursors.durable()["s"]
+        assert acked(again, positions) == acked(cursor, positions)
+
+    run_virtual(scenario())
+
+
+def test_what_came_with_a_new_ledger_is_not_stored_once_more() -> None:
+    """A delta behind its snapshot says what is new: a few bytes, however much lies before."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await Process(world).store(CONFIG).open(NAME)
+        positions = await publish(log, 0, 20_000, batch=1000)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge(positions[2::2])
+        await cursor.wait_stored()
+        cursor.acknowledge([positions[9]])
+        await cursor.wait_stored()
+        ledger_id = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
+        assert ledger_id is not None
+        *_, snapshot, delta = world.ledgers[ledger_id].entries
+        assert decode_header(delta[OFFSET:]).kind == DELTA
+        assert len(delta) < OFFSET + 200 < len(snapshot)
+
+    run_virtual(scenario())
+
+
+def test_closing_waits_for_what_is_being_stored() -> None:
+    """Its ledger would be closed under it, and whoever waits for that be told of a failure."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge([positions[3]])
+        await cursor.wait_stored()
+        process.ledgers.hold = True
+        cursor.acknowledge_cumulative(positions[9])
+        storing = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.sleep(1)
+        assert not closing.done()
+        assert not storing.done()
+        (writer,) = process.ledgers.writers
+        process.ledgers.hold = False
+        writer.confirm()
+        await storing
+        await closing
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert taken.cursors.durable()["s"].mark_delete == positions[9]
+
+    run_virtual(scenario())
+
+
 def test_closing_that_is_given_up_half_way_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = World()
@@ -513,6 +630,12 @@ def test_a_former_owner_stores_nothing_more() -> None:
         assert world.alive() == expected_ledgers(world, new)
         with pytest.raises(LogFencedError):
             await old.cursors.open("other", EARLIEST)
+        made = len(world.ledgers)
+        await asyncio.sleep(60)
+        assert len(world.ledgers) == made, "nor does it take ledgers for it"
+        for late in (cursor, idle):
+            with pytest.raises(LogFencedError):
+                await late.wait_stored()
 
     run_virtual(scenario())
 
