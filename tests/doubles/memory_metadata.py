@@ -42,13 +42,16 @@ class MemoryMetadata:
         assert mode in (CreateMode.PERSISTENT, CreateMode.EPHEMERAL)
         if path in self.nodes:
             raise NodeExistsError(f"{path} exists")
+        self._make(path, value)
+        return path
+
+    def _make(self, path: str, value: bytes) -> None:
         parent = path.rpartition("/")[0]
         while parent:
             self.nodes.setdefault(parent, Versioned(b"", 0))
             parent = parent.rpartition("/")[0]
         self.nodes[path] = Versioned(value, 0)
         self.tell(path, path.rpartition("/")[0])
-        return path
 
     def tell(self, *paths: str) -> None:
         """Tell those who watch: for tests that change ``nodes`` themselves, too."""
@@ -69,6 +72,20 @@ class MemoryMetadata:
     async def put_beside(self, other: str, path: str, value: bytes, version: int) -> int:
         self._find(other)
         return await self.put(path, value, version)
+
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        await asyncio.sleep(0)
+        node = self._find(other)
+        if version not in (-1, node.version):
+            raise BadVersionError(f"{other} has version {node.version}, not {version}")
+        if path in self.nodes:
+            raise NodeExistsError(f"{path} exists")
+        self._make(path, value)
+        self.nodes[other] = Versioned(other_value, node.version + 1)
+        self.tell(other)
+        return node.version + 1
 
     async def delete(self, path: str, version: int = -1) -> None:
         await asyncio.sleep(0)

@@ -133,14 +133,21 @@ class PartitionedTopics:
 
         return end
 
-    async def create(self, name: TopicName, partitions: int) -> bool:
-        """False when it exists already. Raises ``NotAllowedError`` for a bad number or name,
-        ``TopicNotFoundError`` if its namespace is gone meanwhile."""
+    async def create(
+        self,
+        name: TopicName,
+        partitions: int,
+        make: Callable[[str, bytes], Awaitable[object]] | None = None,
+    ) -> bool:
+        """False when it exists already. ``make``: makes its node, as ``MetadataStore.create``, with
+        something beside. Raises ``NotAllowedError`` for a bad number or name,
+        ``TopicNotFoundError`` if its namespace is gone meanwhile, and what ``make`` does."""
         _check_count(name, partitions)
         if name.partition >= 0:
             raise NotAllowedError(f"{name} is named like a partition; it cannot have partitions")
+        make = make or self._metadata.create
         try:
-            await self._metadata.create(_path(name), _value(partitions, uuid.UUID(self.new_id())))
+            await make(_path(name), _value(partitions, uuid.UUID(self.new_id())))
         except NodeExistsError:
             return False
         finally:

@@ -106,6 +106,20 @@ class GuardedWrites(Protocol):
         ...
 
 
+@runtime_checkable
+class PairedWrites(Protocol):
+    """What a ``MetadataStore`` can do beside: change two nodes at once. Those of this package
+    can."""
+
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        """``create`` of ``path``, persistent, and ``put`` of ``other``: both or neither. Returns
+        the new version of ``other``. Raises ``NodeExistsError`` of ``path``, ``NoNodeError`` and
+        ``BadVersionError`` of ``other``."""
+        ...
+
+
 class MetadataStore(Protocol):
     """A tree of versioned nodes. All methods may raise ``MetadataError``."""
 

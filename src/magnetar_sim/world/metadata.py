@@ -287,6 +287,13 @@ class MetadataServer:
         self._changed(path, before, value)
         return node.version
 
+    def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        self._versioned(other, version)
+        self.create(path, value, CreateMode.PERSISTENT, None)
+        return self.put(other, other_value, version)
+
     def delete(self, path: str, version: int) -> None:
         if self._versioned(path, version).children:
             raise NotEmptyError(f"{path} has children")
@@ -408,6 +415,19 @@ class SimMetadataStore:
             return server.put(path, value, version)
 
         return await self._ask(put, f"put of {path}")
+
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        check_new_path(path, sequential=False)
+        check_path(other)
+        check_value(path, value)
+        check_value(other, other_value)
+
+        def both() -> int:
+            return self._up_to_date().create_and_put(path, value, other, other_value, version)
+
+        return await self._ask(both, f"create of {path}")
 
     async def children(self, path: str) -> list[str]:
         check_path(path)

@@ -17,6 +17,7 @@ from magnetar.env.metadata import SessionState
 from magnetar.model.errors import (
     BrokerMetadataError,
     InvalidPolicyError,
+    NodeExistsError,
     NotAllowedError,
     TopicNotFoundError,
 )
@@ -126,6 +127,51 @@ def test_a_change_is_of_what_the_store_has() -> None:
         assert (await site.ours.of_topic(TOPIC)).retention == RetentionPolicy(5, 7)
         await site.ours.change_topic(TOPIC, "retention", lambda _: None)
         assert await site.ours.of_topic(TOPIC) == Policies()
+
+    run(scenario)
+
+
+def test_a_topic_and_what_it_says_are_one_write() -> None:
+    """Of many who make it at once one has its way, and the others leave nothing."""
+
+    async def scenario(site: Site) -> None:
+        path = "/made"
+        ours = {"retention": lambda _: KEPT, "engine": lambda _: "partition"}
+        theirs = {"message_ttl_s": lambda _: 5, "engine": lambda _: "ledger"}
+        await site.ours.set_topic(TOPIC, "deduplication", False)
+        outcomes = await asyncio.gather(
+            site.ours.make_with(TOPIC, ours, path, b"ours"),
+            site.theirs.make_with(TOPIC, theirs, path, b"theirs"),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(each, NodeExistsError) for each in outcomes) == 1
+        first, made = outcomes[0] is None, (await site.store.get(path)).value
+        assert made == (b"ours" if first else b"theirs")
+        assert await site.theirs.of_topic(TOPIC) == (
+            Policies(deduplication=False, retention=KEPT, engine="partition")
+            if first
+            else Policies(deduplication=False, message_ttl_s=5, engine="ledger")
+        )
+
+    run(scenario)
+
+
+def test_a_topic_is_made_however_often_its_node_is_changed_meanwhile() -> None:
+    """Topics share a node: what the others say stays."""
+
+    async def scenario(site: Site) -> None:
+        names = [parse_topic(f"t{number}") for number in range(topic_policies.BUCKETS * 3)]
+        changes = {"message_ttl_s": lambda _: 5}
+        await asyncio.gather(
+            *(site.theirs.set_topic(each, "message_ttl_s", 7) for each in names[::2]),
+            *(
+                site.ours.make_with(each, changes, f"/made/{each.local}", b"")
+                for each in names[1::2]
+            ),
+        )
+        said = [(await site.ours.of_topic(each)).message_ttl_s for each in names]
+        assert said == [7, 5] * (len(names) // 2)
+        assert len(await site.store.children("/made")) == len(names) // 2
 
     run(scenario)
 

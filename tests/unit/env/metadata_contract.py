@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from magnetar.env.metadata import CreateMode, GuardedWrites, MetadataStore, Versioned
+from magnetar.env.metadata import (
+    CreateMode,
+    GuardedWrites,
+    MetadataStore,
+    PairedWrites,
+    Versioned,
+)
 from magnetar.env.metadata_stores.metadata_paths import VALUE_BYTES_MAX
 from magnetar.model.errors import (
     BadVersionError,
@@ -160,6 +166,32 @@ class MetadataContract:
                 with pytest.raises(NoNodeError, match="/guards/id"):
                     await store.put_beside("/guards/id", "/guarded", b"three", version)
             assert await store.get("/guarded") == Versioned(b"two", 2)
+
+        tree.run(scenario)
+
+    def test_two_nodes_change_at_once_or_neither(self, tree: Tree) -> None:
+        async def scenario(store: MetadataStore) -> None:
+            assert isinstance(store, PairedWrites)
+            await store.create("/pair/kept", b"old")
+            with pytest.raises(NoNodeError, match="/pair/none"):
+                await store.create_and_put("/pair/new/deep", b"", "/pair/none", b"", -1)
+            with pytest.raises(BadVersionError, match="/pair/kept"):
+                await store.create_and_put("/pair/new/deep", b"", "/pair/kept", b"bad", 1)
+            with pytest.raises(NoNodeError, match="/pair/new"):
+                await store.get("/pair/new/deep")
+            made = store.create_and_put("/pair/new/deep", b"one", "/pair/kept", b"two", 0)
+            assert await made == 1
+            assert await store.get("/pair/new/deep") == Versioned(b"one", 0)
+            assert await store.get("/pair/kept") == Versioned(b"two", 1)
+            for version in (-1, 1):
+                with pytest.raises(NodeExistsError, match="/pair/new/deep"):
+                    await store.create_and_put(
+                        "/pair/new/deep", b"three", "/pair/kept", b"three", version
+                    )
+            assert await store.get("/pair/new/deep") == Versioned(b"one", 0)
+            assert await store.get("/pair/kept") == Versioned(b"two", 1)
+            assert await store.create_and_put("/pair/more", b"", "/pair/kept", b"", -1) == 2
+            assert await store.children("/pair") == ["kept", "more", "new"]
 
         tree.run(scenario)
 

@@ -9,6 +9,10 @@ Topics that have policies of their own share ``BUCKETS`` nodes per namespace, by
 names: so what is in force for any topic is answered from memory (``watched_nodes``) once those are
 read, however many topics are opened, and a change is told of. A partition has its topic's policies.
 
+What a topic is made with is written with the topic (``make_with``): of many who make it at once, at
+several brokers, one has its way, and it alone
+(docs/adr/0226-a-topic-and-its-settings-are-one-write.md).
+
 Nothing is written that could not be read again. What cannot be read of one topic (another release
 wrote it) is an error of that topic, not of those that share its node; it can be set anew, and the
 topic be deleted.
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -31,6 +35,7 @@ from magnetar.cluster.stored.shared_nodes import (
     change_node,
     decode_objects,
     encode_objects,
+    make_beside,
 )
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
 from magnetar.cluster.topic_name import TopicName
@@ -43,6 +48,9 @@ log = structlog.get_logger(__name__)
 ROOT: Final = "/admin/topic-policies"
 BUCKETS: Final = 16
 WHAT: Final = "policies of topics"
+
+PolicyChanges: TypeAlias = Mapping[str, Callable[[Any], Any]]
+"""By the field of ``Policies``: what is said next, of what is said; None: nothing."""
 
 
 class TopicPolicies:
@@ -123,26 +131,28 @@ class TopicPolicies:
         """``change`` makes what the topic says next of what it says (None: nothing), by the store
         and not by memory: what others have just set stays. It may be called again. Raises as
         ``set_topic``, and ``InvalidPolicyError`` for what cannot be read."""
-        decode = NAMES[field][1]
-        await self._put(
-            name,
-            field,
-            lambda said: _encoded(field, change(None if said is None else decode(said))),
-        )
+        await self._put(name, field, _of_node(field, change))
+
+    async def make_with(
+        self, name: TopicName, changes: PolicyChanges, path: str, value: bytes
+    ) -> None:
+        """The node at ``path``, which says that there is such a topic, is made, and with it the
+        topic says what ``changes`` make of what it says, as ``change_topic``: both or neither. So
+        of many who make it at once one has its way, and the others leave nothing. Raises likewise,
+        and ``NodeExistsError``."""
+
+        def changed(found: Objects) -> None:
+            for field, change in changes.items():
+                _change_field(found, name, field, _of_node(field, change))
+
+        node = self.path_of(name)
+        in_bytes, too_many = _in_bytes(node, changed), _too_many(name)
+        made = path, value
+        await make_beside(self._metadata, self._buckets, node, in_bytes, too_many, made)
 
     async def _put(self, name: TopicName, field: str, change: Callable[[Any], Any]) -> None:
         """``change`` is of what stands in the node."""
-        node_name = NAMES[field][0]
-
-        def changed(found: Objects) -> None:
-            mine = found.setdefault(name.partitioned.local, {})
-            mine[node_name] = change(mine.get(node_name))
-            kept = {key: each for key, each in mine.items() if each is not None}
-            found[name.partitioned.local] = kept
-            if not kept:
-                del found[name.partitioned.local]
-
-        await self._change(name, changed)
+        await self._change(name, lambda found: _change_field(found, name, field, change))
 
     async def forget_topic(self, name: TopicName) -> None:
         """The topic was deleted: one made anew under its name has no policies. Out of a node that
@@ -161,23 +171,51 @@ class TopicPolicies:
         await delete_below(self._metadata, f"{ROOT}/{namespace}", ROOT, self._buckets.forget)
 
     async def _change(self, name: TopicName, change: Callable[[Objects], object]) -> None:
-        def changed(value: bytes | None) -> bytes:
-            found = decode_objects(path, value, WHAT)
-            change(found)
-            return encode_objects(found)
-
         path = self.path_of(name)
-        too_many = (
-            f"topics of {name.namespace} have so many policies of their own that there is no place "
-            f"for those of {name}; say it for the namespace, or remove some"
-        )
-        await change_node(self._metadata, self._buckets, path, changed, too_many)
+        in_bytes = _in_bytes(path, change)
+        await change_node(self._metadata, self._buckets, path, in_bytes, _too_many(name))
 
     def close(self) -> None:
         self._buckets.close()
 
 
 NOTHING: Final = Policies()
+
+
+def _change_field(
+    found: Objects, name: TopicName, field: str, change: Callable[[Any], Any]
+) -> None:
+    """``change`` is of what stands in the node."""
+    local, node_name = name.partitioned.local, NAMES[field][0]
+    mine = found.get(local, {})
+    kept = {key: each for key, each in mine.items() if key != node_name and each is not None}
+    if (said := change(mine.get(node_name))) is not None:
+        kept[node_name] = said
+    found[local] = kept
+    if not kept:
+        del found[local]
+
+
+def _of_node(field: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``change``, which is of values, of what stands in the node."""
+    decode = NAMES[field][1]
+    return lambda said: _encoded(field, change(None if said is None else decode(said)))
+
+
+def _in_bytes(path: str, change: Callable[[Objects], object]) -> Callable[[bytes | None], bytes]:
+    def changed(value: bytes | None) -> bytes:
+        found = decode_objects(path, value, WHAT)
+        change(found)
+        return encode_objects(found)
+
+    return changed
+
+
+def _too_many(name: TopicName) -> str:
+    return (
+        f"topics of {name.namespace} have so many policies of their own that there is no place "
+        f"for those of {name}; say it for the namespace, or remove some"
+    )
 
 
 def _encoded(field: str, value: Any) -> object:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from magnetar.cluster.stored.counters import RACES_MAX
 from magnetar.cluster.stored.watched_nodes import WatchedNodes
-from magnetar.env.metadata import MetadataStore
+from magnetar.env.metadata import MetadataStore, PairedWrites
 from magnetar.model.errors import (
     BadVersionError,
     BrokerMetadataError,
@@ -48,6 +49,40 @@ async def change_node(
     raise BrokerMetadataError(f"{path} is changed by many at once; try again")
 
 
+async def make_beside(
+    metadata: MetadataStore,
+    known: WatchedNodes[Any],
+    path: str,
+    change: Callable[[bytes | None], bytes],
+    too_many: str,
+    made: tuple[str, bytes],
+) -> None:
+    """As ``change_node``, and a node is made in the same write: ``made``, its path and value. Both
+    or neither. Raises likewise, and ``NodeExistsError``: that one is there."""
+    assert isinstance(metadata, PairedWrites), "a store of another package"
+    try:
+        for _ in range(RACES_MAX):
+            try:
+                node = await metadata.get(path)
+            except NoNodeError:
+                with suppress(NodeExistsError):  # what is there can be compared with
+                    await metadata.create(path, encode_objects({}))
+                continue
+            value = _fitting(change(node.value), too_many)
+            with suppress(BadVersionError, NoNodeError):
+                await metadata.create_and_put(*made, path, value, node.version)
+                return
+    finally:
+        known.forget(path)  # one that failed may have happened
+    raise BrokerMetadataError(f"{path} is changed by many at once; try again")
+
+
+def _fitting(value: bytes, too_many: str) -> bytes:
+    if len(value) > NODE_BYTES_MAX:
+        raise NotAllowedError(too_many)
+    return value
+
+
 async def _change_once(
     metadata: MetadataStore, path: str, change: Callable[[bytes | None], bytes], too_many: str
 ) -> bool:
@@ -55,9 +90,7 @@ async def _change_once(
         node = await metadata.get(path)
     except NoNodeError:
         node = None
-    value = change(None if node is None else node.value)
-    if len(value) > NODE_BYTES_MAX:
-        raise NotAllowedError(too_many)
+    value = _fitting(change(None if node is None else node.value), too_many)
     try:
         if node is None:
             await metadata.create(path, value)

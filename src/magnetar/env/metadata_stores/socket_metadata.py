@@ -117,6 +117,16 @@ class SocketMetadataStore:
         head, _ = await self._ask(asked, value)
         return int(head["version"])
 
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        check_new_path(path, sequential=False)
+        check_path(other)
+        check_value(path, value + other_value)  # they are one frame's
+        asked = {"do": "create_and_put", "path": path, "other": other, "version": version}
+        head, _ = await self._ask({**asked, "first": len(value)}, value + other_value)
+        return int(head["version"])
+
     async def children(self, path: str) -> list[str]:
         head, _ = await self._ask({"do": "children", "path": check_path(path)})
         return list(head["names"])

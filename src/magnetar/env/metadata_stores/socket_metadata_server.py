@@ -21,7 +21,13 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from magnetar.env.metadata import CreateMode, GuardedWrites, ListStamps, MetadataStore
+from magnetar.env.metadata import (
+    CreateMode,
+    GuardedWrites,
+    ListStamps,
+    MetadataStore,
+    PairedWrites,
+)
 from magnetar.env.metadata_stores.socket_metadata_wire import Frame, encode, error_head, read_frame
 from magnetar.env.tasks import FailurePolicy, TaskScope
 from magnetar.model.errors import MetadataError, NoNodeError, ProtocolError
@@ -207,6 +213,14 @@ class _Session:
         put = self._store.put_beside(head["other"], head["path"], value, head["version"])
         return {"version": await put}, b""
 
+    async def create_and_put(self, head: Mapping[str, Any], value: bytes) -> Answer:
+        assert isinstance(self._store, PairedWrites), "a store of another package"
+        first = head["first"]  # bytes of the new node's value, which the other's follows
+        change = self._store.create_and_put(
+            head["path"], value[:first], head["other"], value[first:], head["version"]
+        )
+        return {"version": await change}, b""
+
     async def delete(self, head: Mapping[str, Any], _value: bytes) -> Answer:
         await self._store.delete(head["path"], head["version"])
         self._server.owners.pop(head["path"], None)
@@ -234,6 +248,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "create": _Session.create,
     "put": _Session.put,
     "put_beside": _Session.put_beside,
+    "create_and_put": _Session.create_and_put,
     "delete": _Session.delete,
     "children": _Session.children,
     "children_stamp": _Session.children_stamp,

@@ -154,6 +154,17 @@ class SqliteMetadataStore:
         check_value(path, value)
         return await self._submit(lambda tree: tree.put_beside(other, path, value, version))
 
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        check_new_path(path, sequential=False)
+        check_path(other)
+        check_value(path, value)
+        check_value(other, other_value)
+        return await self._submit(
+            lambda tree: tree.create_and_put(path, value, other, other_value, version)
+        )
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         return await self._submit(lambda tree: tree.children(path), writes=False)

@@ -275,6 +275,13 @@ class SqliteTree:
         self._versioned_row(other, -1)
         return self.put(path, value, version)
 
+    def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        self._versioned_row(other, version)  # first: nothing is changed before all is known
+        self.create(path, value, CreateMode.PERSISTENT)
+        return self.put(other, other_value, version)
+
     def delete(self, path: str, version: int) -> None:
         if path == "/":
             raise MetadataError("the root / cannot be deleted")

@@ -200,10 +200,7 @@ class ZooKeeperMetadataStore:
                 return created[len(self.address.root) :]
             except NoNodeError:
                 await self._make_ancestors(full)
-        raise MetadataError(
-            f"{path} could not be created: its parents were removed {_CREATE_ATTEMPTS} times "
-            f"meanwhile; look for who deletes them"
-        )
+        raise self._no_parents(path)
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         full = self._full(path)
@@ -256,6 +253,35 @@ class ZooKeeperMetadataStore:
             raise self._translated(path, put)
         assert isinstance(put, ZnodeStat)
         return int(put.version)
+
+    async def create_and_put(
+        self, path: str, value: bytes, other: str, other_value: bytes, version: int
+    ) -> int:
+        check_new_path(path, sequential=False)
+        check_value(path, value)
+        check_value(other, other_value)
+        full = self.address.root + path
+        changed = self._full(other)
+
+        def both() -> _Result[list[object]]:
+            transaction = self._client.transaction()
+            transaction.create(full, value)
+            transaction.set_data(changed, other_value, version)
+            return transaction.commit_async()  # type: ignore[no-any-return]  # kazoo is untyped
+
+        for _ in range(_CREATE_ATTEMPTS):
+            created, put = await self._write(path, both)
+            if isinstance(created, zk_errors.NoNodeError):
+                await self._make_ancestors(full)
+                continue
+            if isinstance(created, zk_errors.RolledBackError):  # for what is wrong with the other
+                assert isinstance(put, zk_errors.KazooException)
+                raise self._translated(other, put)
+            if isinstance(created, zk_errors.KazooException):
+                raise self._translated(path, created)
+            assert isinstance(put, ZnodeStat)
+            return int(put.version)
+        raise self._no_parents(path)
 
     def _in_session(self, session_id: int, request: _Request[T]) -> _Request[T]:
         def guarded() -> _Result[T]:
@@ -479,6 +505,13 @@ class ZooKeeperMetadataStore:
             f"ZooKeeper at {self.address.hosts} {what}, {doing}; check that it runs (echo srvr | "
             f"nc HOST PORT), that a quorum of it is up, and the address in the metadata URL "
             f"{self.address.url}"
+        )
+
+    @staticmethod
+    def _no_parents(path: str) -> MetadataError:
+        return MetadataError(
+            f"{path} could not be created: its parents were removed {_CREATE_ATTEMPTS} times "
+            f"meanwhile; look for who deletes them"
         )
 
     def _translated(self, path: str, error: zk_errors.KazooException) -> MetadataError:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy
+from magnetar.cluster.namespaces import Namespaces
+from magnetar.cluster.partitioned_topics import PartitionedTopics
+from magnetar.cluster.policies.policies import COMPRESSION_TYPES, KafkaPolicy, Policies
+from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import PARTITIONS_MAX, parse_topic
 from magnetar.env.files.disk import DiskSpace
 from magnetar.log.policy import PieceRule
 from magnetar.model.errors import InvalidPolicyError, MetadataUnavailableError
+from magnetar.protocols.kafka.handlers.configs import policy_changes
 from magnetar.protocols.kafka.handlers.recompression import CODECS
 from magnetar.protocols.kafka.services import KeptReplica
 from magnetar.protocols.kafka.topic_settings import (
@@ -362,7 +367,7 @@ def test_a_topic_is_never_there_without_its_settings(monkeypatch: pytest.MonkeyP
             raise MetadataUnavailableError("no answer")
 
         with monkeypatch.context() as patched:
-            patched.setattr(policies, "change_topic", away)
+            patched.setattr(policies, "make_with", away)
             (failed,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
         assert failed.error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert await world.services.count_of(parse_topic("made")) == 0
@@ -480,6 +485,39 @@ def test_of_two_who_make_a_topic_at_once_the_one_that_makes_it_says_its_settings
         policies = await world.services.control.policies.of_topic(parse_topic("new"))
         assert policies.retention is not None
         assert (policies.retention.minutes, policies.kafka) == (1, None)
+
+    run(scenario)
+
+
+def test_of_two_brokers_that_make_a_topic_at_once_one_says_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each stored its own first, and the topic had some of both."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        control, name = world.services.control, parse_topic("new")
+        theirs = TopicPolicies(world.metadata, Namespaces(world.metadata))
+        made = control.partitioned.create
+
+        async def after_another(*asked: Any) -> bool:
+            wanted = policy_changes({"segment.ms": 60_000})
+            makes = partial(theirs.make_with, name, wanted)
+            assert await PartitionedTopics(world.metadata).create(name, 3, makes)
+            return await made(*asked)
+
+        monkeypatch.setattr(control.partitioned, "create", after_another)
+        configs = [
+            TopicConfig("retention.ms", "60000"),
+            TopicConfig("compression.type", "lz4"),
+            TopicConfig("magnetar.engine", "ledger"),
+        ]
+        request = CreateTopicsRequest([NewTopic("new", 1, configs=configs)])
+        (said,) = (await world.peer().ask(ApiKey.CREATE_TOPICS, request)).topics
+        assert said.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert await control.partitioned.partitions(name) == 3
+        assert await control.policies.of_topic(name) == Policies(
+            kafka=KafkaPolicy(segment_ms=60_000)
+        )
 
     run(scenario)
 

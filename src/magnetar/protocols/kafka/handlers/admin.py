@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from magnetar.cluster.policies.policies import ReplicationPolicy
+from magnetar.cluster.policies.topic_policies import PolicyChanges
 from magnetar.cluster.topic_name import DEFAULT_NAMESPACE, PARTITIONS_MAX, TopicName
 from magnetar.model.errors import (
     DamagedTopicError,
@@ -27,9 +28,9 @@ from magnetar.model.errors import (
 )
 from magnetar.protocols.kafka.handlers.configs import (
     FROM_TOPIC,
-    apply_changes,
     checked_changes,
     configs_of_topic,
+    policy_changes,
 )
 from magnetar.protocols.kafka.handlers.engine_choice import (
     AS_CONFIGURED,
@@ -102,8 +103,7 @@ async def _create_one(
     services: KafkaServices, new: NewTopic, validate_only: bool, said: CreatedTopic
 ) -> None:
     topic = check_new(new.name)
-    # One at a time: a topic is there after its settings, and would have those of whoever came
-    # second, who is told that it exists.
+    # One at a time: of many who make it here at once one does all the work.
     async with services.topics_made.held(topic):
         # Before all else, as in Kafka: who wants the topic to be there asks for it again and again,
         # also when what was asked for is not possible any more (a broker is away).
@@ -145,15 +145,12 @@ async def _create(
     replication = await _replication(services, factor, configs, choice)
     changes = checked_changes(services, configs, choice.on_ledgers)
     if not validate_only:
+        wanted = policy_changes(changes)
         if choice.is_stored:  # before there is a log: what it is made on counts for good
-            await services.control.policies.set_topic(topic, "engine", choice.engine.value)
+            wanted["engine"] = lambda _: choice.engine.value
         if replication is not None:
-            value = replication.encode()
-            await services.control.policies.set_topic(topic, "partition_replication", value)
-        # Before it is there: who asks again after a failure would hear that it exists, and have a
-        # topic without its settings.
-        await apply_changes(services, topic, changes)
-        if not await services.control.partitioned.create(topic, count):  # by another broker
+            wanted["partition_replication"] = lambda _: replication
+        if not await _is_made(services, topic, count, wanted):  # by another broker
             said.error_code, said.error_message = ErrorCode.TOPIC_ALREADY_EXISTS, EXISTS
             return
     factor = replicas_of(services.defaults, choice, replication)
@@ -167,6 +164,18 @@ async def _create(
         tell(services.defaults, topic, choice, factor)
     said.configs = await _configs(services, topic)
     said.topic_id = await services.topic_ids.of(topic)
+
+
+async def _is_made(
+    services: KafkaServices, topic: TopicName, count: int, wanted: PolicyChanges
+) -> bool:
+    """With its settings, or not at all: who asks again after a failure would hear that it exists,
+    and have a topic without them; and of two who make it at two brokers one would leave its own to
+    the other's topic. False: it is there."""
+    policies, partitioned = services.control.policies, services.control.partitioned
+    if not wanted:
+        return await partitioned.create(topic, count)
+    return await partitioned.create(topic, count, partial(policies.make_with, topic, wanted))
 
 
 def _not_possible(count: int) -> str:

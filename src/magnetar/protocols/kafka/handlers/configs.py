@@ -7,7 +7,7 @@ Of a broker everything is described, and nothing changed: its settings are those
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -464,19 +464,22 @@ def checked_changes(
 
 async def apply_changes(services: KafkaServices, topic: TopicName, changes: TopicChanges) -> None:
     """Raises ``MetadataError``, ``NotAllowedError``: there is no place for more policies."""
-    policies = services.control.policies
-    if not changes:
-        return
+    for field, change in policy_changes(changes).items():
+        await services.control.policies.change_topic(topic, field, change)
+
+
+def policy_changes(changes: TopicChanges) -> dict[str, Callable[[Any], Any]]:
+    """What becomes of the topic's policies: of each field what is said next, of what is said."""
+    found: dict[str, Callable[[Any], Any]] = {}
     if RETENTION_MS in changes or RETENTION_BYTES in changes:
-        await policies.change_topic(
-            topic, "retention", lambda said: _retention(said or RetentionPolicy(-1, -1), changes)
-        )
+        found["retention"] = lambda said: _retention(said or RetentionPolicy(-1, -1), changes)
     wanted: dict[str, Any] = {}
     for name in FIELDS.keys() & changes.keys():
         value, field = changes[name], FIELDS[name]
         wanted[field] = getattr(NOT_SAID, field) if value is None else value
     if wanted:
-        await policies.change_topic(topic, "kafka", lambda said: _with(said, wanted))
+        found["kafka"] = lambda said: _with(said, wanted)
+    return found
 
 
 def _with(said: KafkaPolicy | None, wanted: Mapping[str, Any]) -> KafkaPolicy | None:
