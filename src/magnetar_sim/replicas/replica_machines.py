@@ -44,12 +44,15 @@ from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in
 from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
 from magnetar_sim.world.network import SimNetwork
+from magnetar_sim.world.outside import SINCE_1970_S
 from magnetar_sim.world.trace import Trace
 
 KAFKA_PORT: Final = 9092
 RESTART_S: Final = 0.3
 DATA: Final = Path("/data")
 READ_BYTES: Final = 4096
+DATE_MS: Final = int(SINCE_1970_S) * 1000
+"""When runs begin: what is stored has dates, which are nothing to wait by."""
 
 T = TypeVar("T")
 
@@ -158,7 +161,7 @@ class ReplicaMachine:
             DATA,
             world.policy,
             scope.inner("partitions", fails(lambda task, error: stopped.set())),
-            now_ms=lambda: int(clock_s() * 1000),
+            now_ms=lambda: DATE_MS + int(clock_s() * 1000),
             draw=lambda: self._random.randrange(1, 1 << 62),
             broker=self.number,
             lag_ms_max=world.lag_ms_max,
@@ -228,7 +231,7 @@ class ReplicaMachine:
         made = making(partition, hosted.topic_id)
         self.world.history.writes(made, value)
         told: asyncio.Future[Sequence[Outcome]] = self.world.loop.create_future()
-        now_ms = int(self.world.loop.time() * 1000)
+        now_ms = DATE_MS + int(self.world.loop.time() * 1000)
         data = build_batch(
             b"%d" % value,
             count=1,

@@ -76,6 +76,12 @@ class Rewritten(NamedTuple):
     starts: BitMap
 
 
+def steady_ms() -> int:
+    """By the loop's clock, which nobody sets: what replicas are waited by. (What is stored has the
+    dates of ``PartitionHost.now_ms``; the two are of different beginnings.)"""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 def _nothing() -> None:
     """What a job has made of the log concerns nobody."""
 
@@ -289,7 +295,8 @@ class HostedReplica:
             log_start=log_start,
             log_end=log_end,
             stored_end=synced_end if durable else log_end,
-            now_ms=self._now_ms(),
+            # As whoever looks later who has fallen behind: by a date nobody ever would have.
+            now_ms=steady_ms(),
         )
         if self.stored is None or stored.version > self.stored.version:
             self.stored = stored
@@ -365,8 +372,8 @@ class PartitionHost:
         self.unusable: dict[Partition, LogError] = {}
         """Those that could not be opened when they were asked for last, and why."""
         self.cut: dict[Partition, int] = {}
-        """Those whose end was cut when they were opened, and when: whoever gives one its part says
-        first whether it counts (``replication.cut_short``)."""
+        """Those whose end was cut when they were opened, and when (``steady_ms``): whoever gives
+        one its part says first whether it counts (``replication.cut_short``)."""
         self.advice: Callable[[Partition], str] = no_advice
         """What is to be said of a damaged replica besides; set by whoever knows of others."""
 
@@ -458,7 +465,7 @@ class PartitionHost:
             self.unusable.pop(partition, None)
             for cut in directory.recovered[partition].cuts:
                 log.warning("end of a partition's log is cut", what=str(cut))
-                self.cut[partition] = self.now_ms()
+                self.cut[partition] = steady_ms()
             made = self._hosted(partition, source)
             made.topic_id = topic_id
             self.replicas[partition] = made

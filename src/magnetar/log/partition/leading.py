@@ -23,7 +23,7 @@ from typing import Protocol
 import structlog
 
 from magnetar.log.partition.checkpoint_files import Partition
-from magnetar.log.partition.hosting import HostedReplica, PartitionHost
+from magnetar.log.partition.hosting import HostedReplica, PartitionHost, steady_ms
 from magnetar.log.partition.replication.cut_short import WAIT_MS, CutShort
 from magnetar.log.partition.replication.election import Live, LiveBroker, give_up, move
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
@@ -139,7 +139,7 @@ class PartitionLeading:
         live, cut = await self.company.live(), CutShort(self.host.me.broker)
         change = partial(cut.decide, live=live)
         self.company.stored(partition, await self.states.change(*partition, change))
-        if cut.waits_still(self.host.now_ms() - since_ms):
+        if cut.waits_still(steady_ms() - since_ms):
             raise NotLeaderError(
                 f"partition {partition[0]}-{partition[1]} is not led here yet: its log's end was "
                 "cut when it was opened, and no other replica in sync is there; it is waited for "

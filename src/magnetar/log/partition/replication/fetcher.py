@@ -110,8 +110,8 @@ class _Pause:
 
 class Fetcher:
     """From broker ``leader``. ``connect`` opens a line to it, wherever it is now (raises
-    ``LeaderUnreachableError``, ``MetadataError`` is one too); ``stale`` has a partition's state
-    read again."""
+    ``LeaderUnreachableError``, ``MetadataError`` is one too); ``now_ms``: the date, as logs are
+    written with; ``stale`` has a partition's state read again."""
 
     def __init__(
         self,

@@ -67,7 +67,6 @@ class ReplicationNode:
             brokers,
             self._connect,
             scope,
-            lambda: int(clock_s() * 1000),
             settings.fetch,
         )
         self.controller = Controller(

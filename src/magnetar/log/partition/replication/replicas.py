@@ -36,7 +36,12 @@ import structlog
 
 from magnetar.env.tasks import TaskScope
 from magnetar.log.partition.checkpoint_files import Partition
-from magnetar.log.partition.hosting import HostedReplica, PartitionHost, no_advice
+from magnetar.log.partition.hosting import (
+    HostedReplica,
+    PartitionHost,
+    no_advice,
+    steady_ms,
+)
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.brokers import PeerBrokers, live_of
 from magnetar.log.partition.replication.cut_short import CutShort
@@ -95,7 +100,7 @@ def _nothing() -> None:
 
 
 class Replicas:
-    """``connect``: see ``fetcher``. ``loop_s`` and ``now_ms``: clocks that do not go back."""
+    """``connect``: see ``fetcher``."""
 
     def __init__(
         self,
@@ -104,17 +109,15 @@ class Replicas:
         brokers: PeerBrokers,
         connect: Callable[[int], Awaitable[Line]],
         scope: TaskScope,
-        now_ms: Callable[[], int],
         limits: FetchLimits,
     ) -> None:
-        self.fetches = FollowerFetches(self.find, now_ms, limits.bytes_max, self._counted)
+        self.fetches = FollowerFetches(self.find, steady_ms, limits.bytes_max, self._counted)
         self._host = host
         self._image = image
         self._brokers = brokers
         self._me = host.me
         self._connect = connect
         self._scope = scope
-        self._now_ms = now_ms
         self._limits = limits
         self._kept: dict[Partition, _OwnReplica] = {}
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
@@ -225,7 +228,7 @@ class Replicas:
                 leader,
                 self._limits,
                 self._connect,
-                self._now_ms,
+                self._host.now_ms,
                 self._image.refresh,
             )
             task = self._scope.spawn(fetcher.run(), f"fetches from broker {leader}")
@@ -251,7 +254,7 @@ class Replicas:
             await asyncio.sleep(TICK_S)
             for kept in list(self._kept.values()):
                 if (leader := _leader(kept)) is not None:
-                    leader.tick(self._now_ms())
+                    leader.tick(steady_ms())
                     self._propose(kept)
 
     def _counted(self, partition: Partition) -> None:
@@ -379,7 +382,7 @@ class Replicas:
             return True
         cut = CutShort(self._me.broker)
         known = await self._step_down(partition, cut.decide)
-        if known and not cut.waits_still(self._host.now_ms() - since_ms):
+        if known and not cut.waits_still(steady_ms() - since_ms):
             self._host.cut.pop(partition, None)
         else:
             await asyncio.sleep(PAUSE_S)

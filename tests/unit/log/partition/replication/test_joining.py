@@ -9,6 +9,7 @@ from pathlib import Path
 
 from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.env.tasks import TaskScope, fails
+from magnetar.log.partition.hosting import LAG_MS_MAX, steady_ms
 from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.replication.brokers import PeerBroker
 from magnetar.log.partition.replication.controller import Controller
@@ -86,7 +87,7 @@ def test_who_is_not_registered_does_not_join_by_a_fetch_that_was_held_back(tmp_p
             state = PartitionState((me, OTHER.broker), 1, (host.me,), (), me, host.start, 1)
             stored = await image.store.create(*PARTITION, state)
             scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
-            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas = Replicas(host, image, brokers, _unreachable, scope, FetchLimits())
             replicas.begin()
             image.stored(PARTITION, stored)
             while (led := replicas.find(PARTITION)) is None or led.leader_epoch is None:  # noqa: ASYNC110
@@ -146,7 +147,7 @@ def test_who_ends_hands_over_all_that_can_be_read(tmp_path: Path) -> None:
             brokers.begin(OTHER, 1)
             me = host.me.broker
             scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
-            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas = Replicas(host, image, brokers, _unreachable, scope, FetchLimits())
             replicas.begin()
             for number in range(2):
                 both = (me, OTHER.broker), 1, (host.me, OTHER)
@@ -157,6 +158,45 @@ def test_who_ends_hands_over_all_that_can_be_read(tmp_path: Path) -> None:
             await metadata.put(state_path("t", 0), b"from another release", -1)
             await replicas.hand_over()
             assert (await image.store.read("t", 1)).state.leader == OTHER.broker
+            replicas.close()
+            await scope.close()
+            image.close()
+            await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_who_never_asks_a_new_leader_leaves_when_its_time_is_over(tmp_path: Path) -> None:
+    """That time began with a date, and was looked at by a clock that begins with the machine: who
+    was in sync when a leader was elected stayed so, however silent, and nothing was committed until
+    its session ended."""
+
+    async def main() -> None:
+        world = PartitionWorld()
+        async with asyncio.timeout(60), world.running():
+            host = world.host
+            assert host is not None
+            metadata = await SqliteMetadataStore.open(tmp_path / "metadata")
+            image, brokers = StateImage(metadata), _Registered()
+            brokers.begin(host.me, host.start)
+            brokers.begin(OTHER, 1)
+            me = host.me.broker
+            both = (host.me, OTHER)
+            state = PartitionState((me, OTHER.broker), 1, both, (), me, host.start, 1)
+            stored = await image.store.create(*PARTITION, state)
+            scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
+            replicas = Replicas(host, image, brokers, _unreachable, scope, FetchLimits())
+            replicas.begin()
+            image.stored(PARTITION, stored)
+            while not replicas.led():  # noqa: ASYNC110 - it is opened by a task
+                await asyncio.sleep(0.001)
+            leader = replicas._kept[PARTITION].hosted.machine.leader  # type: ignore[union-attr]
+            assert leader is not None
+            leader.appended(1)
+            leader.tick(steady_ms() + LAG_MS_MAX // 2)
+            assert leader.pending is None
+            leader.tick(steady_ms() + LAG_MS_MAX + 1)
+            assert leader.pending == (host.me,)
             replicas.close()
             await scope.close()
             image.close()
@@ -179,7 +219,7 @@ def test_a_change_in_doubt_whose_state_cannot_be_read_stays_in_doubt(tmp_path: P
             state = PartitionState((me, OTHER.broker), 1, (host.me,), (), me, host.start, 1)
             stored = await image.store.create(*PARTITION, state)
             scope = TaskScope("replicas", fails(lambda _task, error: world.defects.append(error)))
-            replicas = Replicas(host, image, brokers, _unreachable, scope, lambda: 0, FetchLimits())
+            replicas = Replicas(host, image, brokers, _unreachable, scope, FetchLimits())
             replicas.begin()
             image.stored(PARTITION, stored)
             while not replicas.led():  # noqa: ASYNC110 - it is opened by a task

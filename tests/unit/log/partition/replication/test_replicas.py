@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -29,7 +29,12 @@ LIVE: Live = {each.broker: LiveBroker(100 + each.broker, each.lineage) for each 
 
 def replicas() -> Replicas:
     """Of broker 1, where syncs are waited for."""
-    host = SimpleNamespace(me=ME, directory=SimpleNamespace(policy=PartitionPolicy()), closed=False)
+    host = SimpleNamespace(
+        me=ME,
+        directory=SimpleNamespace(policy=PartitionPolicy()),
+        closed=False,
+        now_ms=lambda: 1_700_000_000_000,
+    )
     unused = cast("object", None)
     return Replicas(
         cast(PartitionHost, host),
@@ -37,7 +42,6 @@ def replicas() -> Replicas:
         unused,  # type: ignore[arg-type]
         unused,  # type: ignore[arg-type]
         unused,  # type: ignore[arg-type]
-        lambda: 0,
         FetchLimits(),
     )
 
@@ -257,6 +261,21 @@ def test_a_follower_of_another_leader_is_fetched_for_from_that_one() -> None:
 
     asyncio.run(scenario())
     assert happened == ["stop", 2, "stop", 3, "stop"]
+
+
+def test_what_a_follower_stores_has_dates() -> None:
+    """Its segments began in the first days of 1970, by a clock that begins with the machine: when
+    it led, those whose records say no time were too old to be kept."""
+    found = replicas()
+
+    def unused(fetching: Coroutine[object, object, None], _name: str) -> None:
+        fetching.close()
+
+    found._scope = SimpleNamespace(spawn=unused)  # type: ignore[assignment]
+    found._image = cast(StateImage, SimpleNamespace(refresh=None))
+    found._follow(("orders", 0), 2, cast(HostedReplica, Opened("")))
+    fetcher, _ = found._fetchers[2]
+    assert fetcher._now_ms() == found._host.now_ms() == 1_700_000_000_000
 
 
 class Proposing:
