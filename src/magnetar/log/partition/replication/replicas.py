@@ -313,7 +313,9 @@ class Replicas:
             leader.in_doubt()
         while _leader(kept) is leader:
             try:
-                return await self._image.store.read(*kept.partition)
+                # The newest: by an older one the change would seem not to have been made, and be
+                # taken back (``withdraw``), while whoever was to join is elected by it.
+                return await self._image.store.read_newest(*kept.partition)
             except NoNodeError:
                 self._image.refresh(kept.partition)
                 return None

@@ -94,6 +94,12 @@ class StateStore:
         found = await self._metadata.get(path)
         return VersionedState(decode_state(found.value, path), found.version)
 
+    async def read_newest(self, topic: str, number: int) -> VersionedState:
+        """As ``read``, and no older than this call: a server may not have yet what another has
+        taken, of a write whose answer was lost, too."""
+        await self._metadata.sync()
+        return await self.read(topic, number)
+
     async def delete(self, topic: str, number: int) -> None:
         """It is no error if there is none. What is left by who fails between its steps is a node
         that says so."""

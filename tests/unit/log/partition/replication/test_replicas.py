@@ -320,7 +320,7 @@ class Storing:
             raise BadVersionError("somebody else was first")
         return VersionedState(new, old.version + 1)
 
-    async def read(self, _topic: str, _number: int) -> VersionedState:
+    async def read_newest(self, _topic: str, _number: int) -> VersionedState:
         assert self.there is not None
         return self.there
 

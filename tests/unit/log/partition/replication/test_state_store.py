@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.env.metadata import Versioned
 from magnetar.log.partition.replication.election import LiveBroker, with_isr
 from magnetar.log.partition.replication.partition_state import (
     Member,
@@ -21,6 +22,7 @@ from magnetar.log.partition.replication.state_store import (
     state_path,
 )
 from magnetar.model.errors import BadVersionError, NodeExistsError, NoNodeError
+from tests.doubles.memory_metadata import MemoryMetadata
 from tests.unit.log.doubles import Process, World
 
 MEMBERS = tuple(Member(number, number) for number in (1, 2, 3))
@@ -142,3 +144,31 @@ def test_a_state_from_before_ids_had_nodes_is_changed_as_it_was() -> None:
         assert await states.partitions() == []
 
     asyncio.run(scenario())
+
+
+def test_what_was_written_and_not_answered_is_found_at_a_server_that_lags() -> None:
+    """A leader whose proposal was in doubt read the state of before it, and might have taken it
+    back, while whoever was to join was in sync by the state that is stored."""
+
+    class LaggingStore(MemoryMetadata):
+        behind: Versioned | None = None
+
+        async def get(self, path: str) -> Versioned:
+            found = await super().get(path)
+            there = self.behind is not None and path == state_path("orders", 0)
+            return self.behind if there and self.behind is not None else found
+
+        async def sync(self) -> None:
+            self.behind = None
+
+    async def main() -> None:
+        metadata = LaggingStore()
+        store = StateStore(metadata)
+        before = await store.create("orders", 0, PartitionState((1, 2), 1, (Member(1, 11),)))
+        metadata.behind = metadata.nodes[state_path("orders", 0)]
+        grown = replace(before.state, isr=(Member(1, 11), Member(2, 12)))
+        stored = await store.replace("orders", 0, before, grown)
+        assert (await store.read("orders", 0)).state == before.state
+        assert await store.read_newest("orders", 0) == stored
+
+    asyncio.run(main())
