@@ -292,6 +292,10 @@ class OutOfOrderSequenceError(PartitionError):
     """A batch does not continue its producer's sequence: one before it was not stored."""
 
 
+class OpenTransactionError(PartitionError):
+    """A producer sends a batch that is no part of its transaction, which is open there."""
+
+
 class StaleProducerEpochError(PartitionError):
     """The batch is of an instance of the producer that has been replaced."""
 

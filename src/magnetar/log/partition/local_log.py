@@ -160,8 +160,8 @@ class LocalLog:
 
     def append_as_leader(self, data: Buffer, leader_epoch: int, now_ms: int) -> Appended:
         """Batches of a client get the next offsets, in one write. Raises ``CorruptBatchError``,
-        ``MessageTooLargeError``, ``OutOfOrderSequenceError``, ``StaleProducerEpochError``: nothing
-        is appended then. Raises ``OSError``: the disk failed, and this replica must end."""
+        ``MessageTooLargeError``, and as ``ProducerStates.check``: nothing is appended then. Raises
+        ``OSError``: the disk failed, and this replica must end."""
         view = memoryview(data)
         batches: list[Stored] = []
         first = end = self.log_end

@@ -8,7 +8,8 @@ Rules:
 * A leader takes a batch of a producer only by the rules of ``log.sequences``; a repeat is answered
   with the offset that it has, and stored once. Followers and recovery take what the leader took.
 * A transaction is open from its first batch to its marker. Nothing at or after the first batch of
-  the oldest open one is stable.
+  the oldest open one is stable. Until then a leader takes nothing of its producer that is no part
+  of it, as in Kafka: whoever sends that believes that it is, and an abort would not take it back.
 * What is known is lost with the process; it is made again from the latest snapshot and the batches
   after it. So a snapshot says up to which offset it counts, in its name, and one that fails its
   checksum is passed over.
@@ -33,7 +34,7 @@ from typing import Final, NamedTuple
 
 from magnetar.log.partition.batch_header import BatchHead
 from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, KnownProducer, find_repeated
-from magnetar.model.errors import MetadataFormatError
+from magnetar.model.errors import MetadataFormatError, OpenTransactionError
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.kafka.batches import NO_PRODUCER
 
@@ -88,11 +89,18 @@ class ProducerStates:
 
     def check(self, header: BatchHead) -> KeptBatch | None:
         """For a leader, before it appends: the batch that ``header`` repeats, None if it is new.
-        Raises ``OutOfOrderSequenceError``, ``StaleProducerEpochError``."""
+        Raises ``OutOfOrderSequenceError``, ``StaleProducerEpochError``,
+        ``OpenTransactionError``."""
         state = self.producers.get(header.producer_id)
         if header.producer_id == NO_PRODUCER or state is None or header.control:
             return None  # of a producer that is not known any more any sequence is taken
-        return find_repeated(header, state.epoch, state.batches)
+        repeated = find_repeated(header, state.epoch, state.batches)
+        if repeated is None and state.open_from >= 0 and not header.transactional:
+            raise OpenTransactionError(
+                f"producer {header.producer_id} has had a transaction open since offset "
+                f"{state.open_from}, and sends a batch that is no part of it"
+            )
+        return repeated
 
     def appended(
         self, header: BatchHead, marker: tuple[bool, int] | None = None

@@ -147,6 +147,7 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.CorruptBatchError: ErrorCode.CORRUPT_MESSAGE,
         errors.OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         errors.StaleProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
+        errors.OpenTransactionError: ErrorCode.INVALID_TXN_STATE,
         # Of a bound on open topics: passes by itself.
         errors.TooManyConnectionsError: ErrorCode.LEADER_NOT_AVAILABLE,
     }

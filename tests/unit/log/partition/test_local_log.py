@@ -19,6 +19,7 @@ from magnetar.model.errors import (
     MessageTooLargeError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
+    OpenTransactionError,
     StaleProducerEpochError,
 )
 from tests.unit.log.partition.kit import (
@@ -296,6 +297,28 @@ def test_records_are_deleted_from_the_front(tmp_path: Path) -> None:
     assert (log.log_start, log.segments[0].base_offset) == (max(third, first[10] + 1), third)
     gone = names - {path.name for path in folder.iterdir()}
     assert len([name for name in gone if name.endswith(".log")]) == 2
+def test_a_producer_with_an_open_transaction_sends_nothing_beside(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+
+    def send(sequence: int, epoch: int = 0, attributes: int = 0) -> Appended:
+        data = batch([b"v"], producer=(1, epoch, sequence), attributes=attributes)
+        return log.append_as_leader(data, 0, NOW_MS)
+
+    send(0)
+    send(1, attributes=0x10)
+    end = log.log_end
+    for epoch, sequence in ((0, 2), (1, 0)):
+        with pytest.raises(OpenTransactionError, match="open since offset 1"):
+            send(sequence, epoch)
+    with pytest.raises(OutOfOrderSequenceError):
+        send(7)
+    assert log.log_end == end
+    assert send(0).repeated, "it is there"
+    send(2, attributes=0x10)
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    assert not send(3).repeated
+
+
     with pytest.raises(OffsetOutOfRangeError, match="can be deleted up to"):
         log.delete_records(log.log_end + 1)
 

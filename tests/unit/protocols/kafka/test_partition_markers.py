@@ -11,10 +11,11 @@ import pytest
 from magnetar.log.seam import Content
 from magnetar.model.errors import ServiceNotReadyError
 from magnetar.protocols.kafka.partitions.partition import Ending, Partition, Produced
+from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode
 from tests.unit.protocols.kafka.harness import KafkaWorld, batch, run
-from tests.unit.protocols.kafka.test_session import T
+from tests.unit.protocols.kafka.test_session import T, outcome, producing
 
 ONE, TWO = 1, 2
 """Producers."""
@@ -120,6 +121,30 @@ def test_a_marker_whose_request_was_given_up_is_waited_for_all_the_same() -> Non
         assert (await again).error is ErrorCode.NONE
         assert partition._markers == {}
         assert partition.positions.end_offset == 2, "it is written once"
+
+    run(scenario)
+
+
+def test_a_producer_with_an_open_transaction_sends_nothing_beside() -> None:
+    """As Kafka has it: an abort would not take it back."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        async def plain(producer_id: int, sequence: int) -> ErrorCode:
+            records = batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+            found = await world.peer().ask(ApiKey.PRODUCE, producing(records))
+            return ErrorCode(outcome(found).error_code)
+
+        assert await plain(ONE, 0) is ErrorCode.NONE
+        partition = await opened(world, ONE)
+        await produced(partition, ONE, 1)
+        assert await plain(ONE, 2) is ErrorCode.INVALID_TXN_STATE
+        assert await plain(ONE, 0) is ErrorCode.NONE, "it is there"
+        assert await plain(TWO, 0) is ErrorCode.NONE
+        await world.broker.topics.unload(partition.topic.name)
+        assert await plain(ONE, 2) is ErrorCode.INVALID_TXN_STATE, "the log says that it is open"
+        partition = await world.services.partition(T, 0)
+        assert (await ended(partition, ONE)).error is ErrorCode.NONE
+        assert await plain(ONE, 2) is ErrorCode.NONE
 
     run(scenario)
 

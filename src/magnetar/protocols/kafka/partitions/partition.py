@@ -71,6 +71,7 @@ PLACES_KEPT: Final = 256
 TOUCH_S: Final = 1.0
 TOUCHES: Final = 10
 """In the time after which an idle topic is unloaded, if that is short."""
+NO_PART_OF_IT: Final = "the producer has a transaction open here, and the batch is no part of it"
 UNREAD_MAX: Final = 1000
 """So many entries of the log's end that cannot be read, each some questions to bookies, are enough:
 it is not looked further back."""
@@ -172,7 +173,7 @@ class Partition:
     @property
     def producers_known(self) -> bool:
         """Idempotent batches can be taken at once."""
-        return self._known or self.log.owns_sequences
+        return self.log.owns_sequences or (self._known and self.transactions.known)
 
     def produce(self, batch: memoryview, told: Told, *, awaits_all: bool = True) -> int:
         """Append a batch; ``told`` once, now or later. ``batch`` need be valid during the call
@@ -202,6 +203,9 @@ class Partition:
             if known is not None:
                 self._answer_repeat(known, told)
                 return 0
+            if not header.attributes & TRANSACTIONAL and self._has_open(header.producer_id):
+                told(Produced(ErrorCode.INVALID_TXN_STATE, why=NO_PART_OF_IT))
+                return 0
         if self.log.end.terminated:  # now: of what is stored already the repetition was answered
             why = f"topic {self.topic.name} is terminated: it takes no more records, for good"
             told(Produced(ErrorCode.POLICY_VIOLATION, why=why))
@@ -215,6 +219,12 @@ class Partition:
             batch, _Appending(header, len(batch), Stamp(), told, known, awaits_all=awaits_all)
         )
         return len(batch)
+
+    def _has_open(self, producer_id: int) -> bool:
+        """A transaction. (What owns its sequences looks itself: ``partition.producer_states``.)"""
+        assert self.transactions.known, "know_producers comes first"
+        writer = self.transactions.writers.of(producer_id)
+        return writer is not None and writer.open
 
     def _refused(self, header: BatchHeader) -> Produced | None:
         try:
@@ -376,9 +386,12 @@ class Partition:
         return await asyncio.shield(done)  # another may wait for it as well
 
     async def know_producers(self) -> None:
-        """Read from the log's end what is stored of idempotent producers. Raises as reading."""
+        """Read from the log's end what is stored of idempotent producers, and what they have open.
+        Raises as reading."""
+        if self.log.owns_sequences:
+            return
         async with self._reading():
-            while not self.producers_known:
+            while not self._known:
                 await self._sequences_idle.wait()
                 states = ProducerSequences()
                 for header in await self._last_headers():
@@ -388,13 +401,13 @@ class Partition:
                         states.add(header, header.base_offset)
                 if not self._sequences_under_way:
                     self._states, self._known = states, True
+        await self.know_transactions()
 
     async def known_producers(self) -> list[KnownProducer]:
         """Of idempotent producers and of transactions. Raises as reading a log."""
         if self.log.producers is not None:
             return list(await self.log.producers.known())
         await self.know_producers()
-        await self.know_transactions()
         sequences, transactions = self._states.known(), self.transactions
         # A transaction may be open for longer than the log's end is looked at.
         numbers = dict.fromkeys([*sequences, *transactions.stored.open_producers()])
