@@ -316,6 +316,25 @@ def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
     async def scenario(world: KafkaWorld) -> None:
         former, later = TransactionalPeer(world), TransactionalPeer(world)
         await former.begin()
+def test_an_epoch_that_nobody_has_given_opens_nothing() -> None:
+    """It was taken while another was open; the marker of that one was of an older epoch then, and
+    refused, and the transaction stayed open."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        await producer.open_with(1)
+        own = producer.own
+        producer.own, producer._sequence = own._replace(epoch=own.epoch + 5), 0
+        assert await producer.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
+        producer.own, producer._sequence = own, 1
+        assert await producer.produce(3) is ErrorCode.NONE
+        assert await producer.end(True) is ErrorCode.NONE
+        found = await committed_part(world.peer(), 0)
+        assert (found.last_stable_offset, found.high_watermark) == (3, 3)
+
+    run(scenario)
+
+
         await former.open_with(1)
         assert await later.begin() is ErrorCode.NONE
         assert later.own.epoch == former.own.epoch + 2, "one for its markers, one for the next"

@@ -41,7 +41,9 @@ def _any_coordinator(
 
 
 def _any_epoch(self: TransactionWriters, header: Any) -> ErrorCode:
-    return ErrorCode.NONE if self.takes(header) else ErrorCode.INVALID_TXN_STATE
+    found = self._writers.get(header.producer_id)
+    takes = found is not None and (found.open or found.allowed)
+    return ErrorCode.NONE if takes else ErrorCode.INVALID_TXN_STATE
 
 
 def _no_matter_who(record: Any, producer_id: int, epoch: int) -> ErrorCode:

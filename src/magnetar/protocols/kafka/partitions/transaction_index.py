@@ -8,9 +8,9 @@ Rules:
 
 * Nothing at or after the first offset of the oldest open transaction is *stable*; who reads what is
   committed reads stable batches only, and is told which of them were aborted.
-* A batch is taken if its producer has an open transaction here, or if the transaction's coordinator
-  has said that this partition is part of it (``allow``). A marker ends both. So what comes late,
-  after the marker, opens no transaction that nobody will ever end.
+* A batch is taken if its producer, of that epoch, has an open transaction here, or if the
+  transaction's coordinator has said that this partition is part of it (``allow``). A marker ends
+  both. So what comes late, after the marker, opens no transaction that nobody will ever end.
 * A smaller epoch than the producer's last is refused, in batches and in markers; a marker of a
   coordinator that has been replaced is refused.
 * What was aborted is known from ``seen_from`` on. What lies before it is found by reading on until
@@ -171,9 +171,11 @@ class TransactionWriters:
         return self._writers.get(producer_id)
 
     def takes(self, header: BatchHeader) -> bool:
-        """Its producer has a transaction here: nobody need be asked."""
+        """Its producer has a transaction here: nobody need be asked. (Of another epoch its
+        coordinator knows: one that nobody has given would open what no marker of its own ends.)"""
         found = self._writers.get(header.producer_id)
-        return found is not None and (found.open or found.allowed)
+        known = found is not None and found.epoch == header.producer_epoch
+        return found is not None and known and (found.open or found.allowed)
 
     def check(self, header: BatchHeader) -> ErrorCode:
         """Whether a batch of a transaction is taken."""
