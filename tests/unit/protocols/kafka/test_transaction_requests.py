@@ -335,6 +335,36 @@ def test_an_epoch_that_nobody_has_given_opens_nothing() -> None:
     run(scenario)
 
 
+def test_what_is_read_again_while_the_coordinator_is_asked_costs_no_transaction() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        assert await producer.add() is ErrorCode.NONE
+        partition = await world.services.partition(T, 0)
+        takes_part, asked = world.services.takes_part, 0
+        assert takes_part is not None
+
+        async def failing_meanwhile(*said: Any) -> ErrorCode:
+            nonlocal asked
+            asked += 1
+            found = await takes_part(*said)
+            if asked == 1:
+                partition.transactions.doubt()
+                await partition.know_transactions()
+            return found
+
+        world.services.takes_part = failing_meanwhile
+        assert await producer.produce(1) is ErrorCode.NONE
+        assert asked == 2
+        assert await producer.end(True) is ErrorCode.NONE
+        assert (await committed_part(world.peer(), 0)).last_stable_offset == 2
+
+    run(scenario)
+
+
+def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        former, later = TransactionalPeer(world), TransactionalPeer(world)
+        await former.begin()
         await former.open_with(1)
         assert await later.begin() is ErrorCode.NONE
         assert later.own.epoch == former.own.epoch + 2, "one for its markers, one for the next"

@@ -304,17 +304,21 @@ async def _allow(
         raise _RefusedError(
             ErrorCode.INVALID_TXN_STATE, "a batch of a transaction without a transactional id"
         )
-    await partition.prepare_transactions()
-    writers = partition.transactions.writers
-    if writers.takes(header):
-        return
     producer_id, epoch = header.producer_id, header.producer_epoch
-    ends = writers.ends(producer_id)
-    error = await services.takes_part(name, producer_id, epoch, place)
-    if error is ErrorCode.PRODUCER_FENCED:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH  # as a partition says it
-    if error is not ErrorCode.NONE:
-        raise _RefusedError(
-            error, f"{place[0]}-{place[1]} takes no part in a transaction of {name}, {epoch=}"
-        )
-    writers.allow(producer_id, epoch, ends)
+    while True:
+        await partition.prepare_transactions()
+        writers = partition.transactions.writers
+        if writers.takes(header):
+            return
+        ends = writers.ends(producer_id)
+        error = await services.takes_part(name, producer_id, epoch, place)
+        if error is ErrorCode.PRODUCER_FENCED:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH  # as a partition says it
+        if error is not ErrorCode.NONE:
+            raise _RefusedError(
+                error, f"{place[0]}-{place[1]} takes no part in a transaction of {name}, {epoch=}"
+            )
+        if partition.transactions.writers is writers:
+            writers.allow(producer_id, epoch, ends)
+            return
+        # An append has failed meanwhile, and what is known was read again: a marker may be there.
