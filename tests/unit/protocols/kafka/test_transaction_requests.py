@@ -25,6 +25,7 @@ from magnetar.protocols.kafka.partitions import partition_transactions
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.wire.kafka.apis import ApiKey
+from magnetar.protocols.kafka.partitions.partition import Ending
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import FetchedPartition
@@ -710,6 +711,25 @@ def test_transactions_are_described_and_listed() -> None:
         ):
             asked = ListTransactionsRequest(id_pattern=pattern)
             listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, asked)
+def test_a_marker_that_nobody_waits_for_ends_no_offsets() -> None:
+    """It may have come another time since, and what waits by now be of the next transaction."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, transactions = await begun(world), world.server.transactions
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        assert await kept(producer, 5) is ErrorCode.NONE
+        place, ending = transactions.offsets_place(G), Ending(*producer.own, True, 1)
+        late = await transactions.end_in(place, ending, lambda: False)
+        assert late is not ErrorCode.NONE
+        assert await offset_of(world.peer(), True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert await offset_of(world.peer(), False) == -1
+        assert await producer.end(False) is ErrorCode.NONE
+        assert await offset_of(world.peer(), True) == -1
+
+    run(scenario)
+
+
             assert listed.error_code == error
             assert [each.transactional_id for each in listed.transactions] == expected
 

@@ -209,11 +209,15 @@ class Transactions:
                 await self.coordinator.change(shard, changes)
             return error
 
-    async def _end_offsets(self, topic: TopicName, ending: Ending) -> ErrorCode:
+    async def _end_offsets(
+        self, topic: TopicName, ending: Ending, asked: Callable[[], bool]
+    ) -> ErrorCode:
         async with self._group_locks.held(ending.producer_id):
             shard = await self.coordinator.shard_of(topic)
             await self.coordinator.settle(shard)  # what it may hold of them has to end, too
             now_ms = self._services.now_ms()
+            if not asked():  # it was told another time: what waits by now is of the next one
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
             pending = shard.log.state.pending
             changes: list[Change] = [*pending.ended(ending.producer_id, ending.commits, now_ms)]
             if changes:
@@ -231,7 +235,7 @@ class Transactions:
         try:
             topic = topic_of(name)
             if topic.namespace == NAMESPACE:
-                return await self._end_offsets(topic, ending)
+                return await self._end_offsets(topic, ending, asked)
             partition = await self._services.partition(name, index)
             now_ms = self._services.now_ms()
             return (await partition.end_transaction(ending, now_ms, asked)).error
