@@ -79,6 +79,10 @@ class PartitionedTopics:
         """As ``topic``, without asking the store; None: it would have to be asked."""
         return self._counts.known(_path(name))
 
+    async def sync(self) -> None:
+        """What is asked for after this is no older than this call. Raises ``MetadataError``."""
+        await self._metadata.sync()
+
     @property
     def connected(self) -> bool:
         """The store can be asked."""

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from magnetar.cluster import partitioned_topics
+from magnetar.cluster.partitioned_topics import PartitionedTopic
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.env.metadata import Versioned
 from magnetar.log.seam import AppendDone
@@ -18,14 +20,15 @@ from magnetar.model.errors import (
     MetadataError,
     NotEnoughReplicasAfterAppendError,
     ServiceNotReadyError,
+    TopicNotFoundError,
 )
 from magnetar.protocols.kafka.coordination.group_offsets import Committed, PendingKey
 from magnetar.protocols.kafka.coordination.transactions import EXPIRY_CHECK_S, Transactions
 from magnetar.protocols.kafka.partitions import partition_transactions
+from magnetar.protocols.kafka.partitions.partition import Ending
 from magnetar.protocols.kafka.partitions.partition_transactions import CURSOR
 from magnetar.protocols.kafka.services import NO_NODE, KafkaServices, Node
 from magnetar.wire.kafka.apis import ApiKey
-from magnetar.protocols.kafka.partitions.partition import Ending
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import FetchedPartition
@@ -313,10 +316,6 @@ def test_a_batch_that_comes_after_the_end_opens_nothing() -> None:
     run(scenario)
 
 
-def test_a_producer_that_was_replaced_writes_nothing_more() -> None:
-    async def scenario(world: KafkaWorld) -> None:
-        former, later = TransactionalPeer(world), TransactionalPeer(world)
-        await former.begin()
 def test_an_epoch_that_nobody_has_given_opens_nothing() -> None:
     """It was taken while another was open; the marker of that one was of an older epoch then, and
     refused, and the transaction stayed open."""
@@ -418,6 +417,72 @@ def test_a_topic_that_cannot_be_read_keeps_no_marker_from_another() -> None:
         metadata.nodes[path] = sound
         metadata.tell(path)
         assert await producer.begin() is ErrorCode.NONE, "it has ended"
+
+    run(scenario)
+
+
+def test_a_leader_that_has_not_heard_of_a_topic_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its metadata lags: the transaction was over, and in that partition it stayed open."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, asked = await begun(world), 0
+        await producer.open_with(1)
+        partition = KafkaServices.partition
+
+        async def unheard_of(self: KafkaServices, name: str, *more: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise TopicNotFoundError(f"topic {name} does not exist")
+            return await partition(self, name, *more)
+
+        monkeypatch.setattr(KafkaServices, "partition", unheard_of)
+        assert await producer.end(True) is ErrorCode.NONE
+        await until(lambda: world.log().positions.end_offset == 2)
+        assert await producer.begin() is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_coordinator_that_has_not_heard_of_a_topic_asks_for_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer, partitioned = await begun(world), world.services.control.partitioned
+        await producer.open_with(1)
+        path = partitioned_topics._path(parse_topic(T))
+        node = partitioned._counts._nodes[path]
+        node.value = PartitionedTopic(0, None)  # as it was before the topic was made
+
+        async def sync() -> None:
+            world.metadata.tell(path)
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(world.metadata, "sync", sync)
+        assert await producer.end(True) is ErrorCode.NONE
+        await until(lambda: world.log().positions.end_offset == 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_partition_that_is_gone_needs_no_marker(left: int) -> None:
+    """With its topic, or since that was made anew with fewer partitions."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        partitioned, other = world.services.control.partitioned, parse_topic("other")
+        await partitioned.create(other, 2)
+        producer = await begun(world)
+        asked = AddPartitionsToTxnRequest(NAME, *producer.own, [TopicPartitions("other", [1])])
+        found = await producer.peer.ask(ApiKey.ADD_PARTITIONS_TO_TXN, asked)
+        assert found.topics[0].partitions[0].error_code == 0
+        await partitioned.delete(other)
+        if left:
+            await partitioned.create(other, left)
+        assert await producer.end(True) is ErrorCode.NONE
+        assert await producer.begin() is ErrorCode.NONE
 
     run(scenario)
 
@@ -646,6 +711,25 @@ def test_offsets_that_nobody_waits_for_any_more_end_with_their_transaction() -> 
     run(scenario)
 
 
+def test_a_marker_that_nobody_waits_for_ends_no_offsets() -> None:
+    """It may have come another time since, and what waits by now be of the next transaction."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer, transactions = await begun(world), world.server.transactions
+        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
+        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
+        assert await kept(producer, 5) is ErrorCode.NONE
+        place, ending = transactions.offsets_place(G), Ending(*producer.own, True, 1)
+        late = await transactions.end_in(place, ending, lambda: False)
+        assert late is not ErrorCode.NONE
+        assert await offset_of(world.peer(), True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert await offset_of(world.peer(), False) == -1
+        assert await producer.end(False) is ErrorCode.NONE
+        assert await offset_of(world.peer(), True) == -1
+
+    run(scenario)
+
+
 def test_offsets_of_a_member_that_leaves_while_they_are_judged_are_not_kept(
     monkeypatch: Any,
 ) -> None:
@@ -711,25 +795,6 @@ def test_transactions_are_described_and_listed() -> None:
         ):
             asked = ListTransactionsRequest(id_pattern=pattern)
             listed = await peer.ask(ApiKey.LIST_TRANSACTIONS, asked)
-def test_a_marker_that_nobody_waits_for_ends_no_offsets() -> None:
-    """It may have come another time since, and what waits by now be of the next transaction."""
-
-    async def scenario(world: KafkaWorld) -> None:
-        producer, transactions = await begun(world), world.server.transactions
-        asked = AddOffsetsToTxnRequest(NAME, *producer.own, G)
-        assert (await producer.peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, asked)).error_code == 0
-        assert await kept(producer, 5) is ErrorCode.NONE
-        place, ending = transactions.offsets_place(G), Ending(*producer.own, True, 1)
-        late = await transactions.end_in(place, ending, lambda: False)
-        assert late is not ErrorCode.NONE
-        assert await offset_of(world.peer(), True) is ErrorCode.UNSTABLE_OFFSET_COMMIT
-        assert await offset_of(world.peer(), False) == -1
-        assert await producer.end(False) is ErrorCode.NONE
-        assert await offset_of(world.peer(), True) == -1
-
-    run(scenario)
-
-
             assert listed.error_code == error
             assert [each.transactional_id for each in listed.transactions] == expected
 

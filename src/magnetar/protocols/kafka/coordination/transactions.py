@@ -9,7 +9,9 @@ Rules:
 * Once an outcome is stored its markers are sent until every partition has confirmed its own,
   however long that takes, by whoever has the log then: a coordinator that opens a log goes on with
   what it finds there. Only then may the id's next transaction begin.
-* A partition that does not exist any more needs no marker.
+* A partition that does not exist any more needs no marker. That is the coordinator's to say, by the
+  newest that the metadata store has: a leader, or this broker, that has not heard yet of a topic
+  that was made, or has grown, would leave its transaction open for ever.
 * Offsets that a transaction commits are a part of it like any partition: their place is the log of
   the group's offsets.
 
@@ -66,7 +68,6 @@ RETRY_S_MAX: Final = 2.0
 OUTCOME_S: Final = 2.0
 """How long the answer to EndTxn waits for the markers: mostly all have them by then, and the
 client's next transaction need not wait."""
-GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
 SAID_BY_PRODUCERS: Final = (ErrorCode.INVALID_PRODUCER_EPOCH,)
 """A newer producer of the id has written there since: what this marker would end is ended."""
 
@@ -215,9 +216,9 @@ class Transactions:
         async with self._group_locks.held(ending.producer_id):
             shard = await self.coordinator.shard_of(topic)
             await self.coordinator.settle(shard)  # what it may hold of them has to end, too
-            now_ms = self._services.now_ms()
             if not asked():  # it was told another time: what waits by now is of the next one
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            now_ms = self._services.now_ms()
             pending = shard.log.state.pending
             changes: list[Change] = [*pending.ended(ending.producer_id, ending.commits, now_ms)]
             if changes:
@@ -301,7 +302,14 @@ class Transactions:
         return True
 
     async def _name_of(self, place: Place) -> TopicName:
-        """Raises ``TopicNotFoundError``."""
+        """Raises ``TopicNotFoundError``: it is gone for certain."""
+        try:
+            return await self._name_known(place)
+        except TopicNotFoundError:
+            await self._services.control.partitioned.sync()
+        return await self._name_known(place)
+
+    async def _name_known(self, place: Place) -> TopicName:
         name, index = place
         topic = await self._services.name_of(name, index)
         services = self._services
@@ -434,4 +442,4 @@ class Transactions:
 
 
 def _done(error: int) -> bool:
-    return error in (ErrorCode.NONE, *GONE, *SAID_BY_PRODUCERS)
+    return error in (ErrorCode.NONE, *SAID_BY_PRODUCERS)
