@@ -24,6 +24,8 @@ Why: docs/adr/0109-partitions-in-kafkas-files.md. Formats: docs/formats/partitio
 from __future__ import annotations
 
 import errno
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -269,8 +271,11 @@ class LocalLog:
         written: what fails here would leave those behind it unknown."""
         marker = read_marker(header, rest) if header.control else None
         aborted = self.producers.appended(header, marker)
-        if aborted is not None and aborted not in self.aborted:
-            self.aborted.append(aborted)
+        if aborted is not None:
+            # Mostly behind all others; it may be known from the segment's list.
+            at = bisect_left(self.aborted, aborted.last_offset, key=_marked_at)
+            if self.aborted[at : at + 1] != [aborted]:
+                self.aborted.insert(at, aborted)
 
     def store_epochs(self) -> None:
         """They have changed: this replica leads now, or does not any more. Raises ``OSError``."""
@@ -611,6 +616,9 @@ class LocalLog:
         active = self._age(self.segments[-1])
         if outlived(active, kept, committed_end=committed_end, now_ms=now_ms):
             self.roll(self.log_end, now_ms)
+        if gone:  # with the batches before the markers nobody asks for them
+            kept = bisect_left(self.aborted, self.segments[0].base_offset, key=_marked_at)
+            del self.aborted[:kept]
             freed += self._let_sealed_go(kept, committed_end, now_ms)
         return freed
 
@@ -691,4 +699,8 @@ def _whole_part(view: memoryview) -> memoryview:
         head = read_header(view, end)
         if why := implausible(head):
             raise CorruptBatchError(f"the batch at byte {end} of a fetched answer is none: {why}")
+def _marked_at(aborted: AbortedTransaction) -> int:
+    return aborted.last_offset
+
+
     return view[:end]

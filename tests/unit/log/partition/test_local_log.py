@@ -409,6 +409,24 @@ def test_an_abort_that_was_cut_is_not_there_again(tmp_path: Path) -> None:
     log.close()
     log, _ = opened(folder, clean=True)
     assert aborted_of(log) == [(1, 0, 4)]
+def test_aborts_go_with_their_segments(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    for at in range(40):
+        part = batch([b"a"], producer=(at % 3, 0, at // 3), attributes=0x10)
+        log.append_as_leader(part, 0, NOW_MS)
+        log.append_as_leader(marker(at % 3, 0, commits=False), 0, NOW_MS)
+    assert len(log.segments) == 3
+    assert len(log.aborted) == 40
+    log.delete_segments(2)
+    first = log.segments[0].base_offset
+    assert [each.last_offset for each in log.aborted] == [
+        at for at in range(1, 80, 2) if at >= first
+    ]
+    known = list(log.aborted)
+    log.load_producers()
+    assert log.aborted == known
+
+
     log.truncate(1, NOW_MS)
     log.append_as_leader(marker(1, 0, commits=False), 1, NOW_MS)
     for sequence in range(1, 6):
