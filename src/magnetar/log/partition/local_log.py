@@ -86,6 +86,8 @@ from magnetar.model.errors import (
 from magnetar.wire.checksum import crc32c
 from magnetar.wire.kafka.batches import NO_PRODUCER
 
+SILENCE_LOOKS: Final = 24
+"""In the time for which a producer is kept."""
 SEGMENTS_MANY: Final = 1000
 """A log that has so many is cut as configured, whatever its topic says."""
 
@@ -139,6 +141,9 @@ class LocalLog:
         self.swapped_end = 0
         """Before it segments were replaced since the log was opened: batches that somebody knows of
         may be gone."""
+        self._ends: deque[tuple[int, int]] = deque()
+        """Where the log ended, and when that was, as far back as producers are kept, and since it
+        was opened or cut."""
         self.synced_end = log_start
         self._synced_bytes = segments[-1].byte_count
         """Of the active segment: as many as are on the disk, as far as can be known."""
@@ -243,6 +248,21 @@ class LocalLog:
                 begun, waiting_bytes, bounds = at, 0, self._bounds
             waiting_bytes += header.byte_count
         self._write_run(batches[begun:], through)
+        self._forget_silent(now_ms)
+
+    def _forget_silent(self, now_ms: int) -> None:
+        """Producers, now and then: a segment may be written for weeks, and each start of a client
+        is another one. Those of whom nothing has come since the log ended where it did so long
+        ago."""
+        kept_ms, ends = self.policy.producers_kept_ms, self._ends
+        if ends and now_ms - ends[-1][0] < kept_ms // SILENCE_LOOKS:
+            return
+        ends.append((now_ms, self.log_end))
+        while len(ends) > 1 and ends[1][0] <= now_ms - kept_ms:
+            ends.popleft()
+        when_ms, end = ends[0]
+        if when_ms <= now_ms - kept_ms:
+            self.producers.expire(now_ms - kept_ms, end)
 
     @property
     def _bounds(self) -> SegmentLimits:
@@ -418,6 +438,7 @@ class LocalLog:
         if end_offset < self.segments[0].base_offset:
             return self.restart_at(end_offset, now_ms)
         self._lower(self.segments[self._segment_of(end_offset)].base_offset)
+        self._ends.clear()
         cut = 0
         self.cuts += 1
         # From the end on, so that a crash on the way leaves a log without a hole.
@@ -444,6 +465,7 @@ class LocalLog:
     def restart_at(self, offset: int, now_ms: int) -> int:
         """Nothing of the log is left; it goes on at ``offset``. How many bytes went."""
         self._lower(0)
+        self._ends.clear()
         cut = self.byte_count
         self.cuts += 1
         for segment in reversed(self.segments):
@@ -594,6 +616,9 @@ class LocalLog:
         self.log_start = max(self.log_start, self.segments[0].base_offset)
         self.first_base = max(self.first_base, self.segments[0].base_offset)
         self.epochs.trim(self.first_base)
+        if gone:  # with the batches before the markers nobody asks for them
+            kept = bisect_left(self.aborted, self.segments[0].base_offset, key=_marked_at)
+            del self.aborted[:kept]
         freed = 0
         for segment in gone:  # in order, so that a crash leaves a log that begins later
             freed += segment.byte_count
@@ -616,9 +641,6 @@ class LocalLog:
         active = self._age(self.segments[-1])
         if outlived(active, kept, committed_end=committed_end, now_ms=now_ms):
             self.roll(self.log_end, now_ms)
-        if gone:  # with the batches before the markers nobody asks for them
-            kept = bisect_left(self.aborted, self.segments[0].base_offset, key=_marked_at)
-            del self.aborted[:kept]
             freed += self._let_sealed_go(kept, committed_end, now_ms)
         return freed
 
@@ -677,6 +699,10 @@ class LocalLog:
         return SegmentAge(segment.next_offset, segment.byte_count, latest_ms)
 
 
+def _marked_at(aborted: AbortedTransaction) -> int:
+    return aborted.last_offset
+
+
 def _nothing(offset: int) -> None:
     """Nobody has stored anything of this log."""
 
@@ -699,8 +725,4 @@ def _whole_part(view: memoryview) -> memoryview:
         head = read_header(view, end)
         if why := implausible(head):
             raise CorruptBatchError(f"the batch at byte {end} of a fetched answer is none: {why}")
-def _marked_at(aborted: AbortedTransaction) -> int:
-    return aborted.last_offset
-
-
     return view[:end]

@@ -616,6 +616,30 @@ def test_a_log_of_very_many_segments_is_cut_as_configured(
 
 
 def test_a_log_of_very_many_segments_is_not_cut_finer_than_its_topic_says(
+def test_producers_are_forgotten_within_a_segment_too(tmp_path: Path) -> None:
+    """Each start of a client is a producer, and one segment may be written for weeks."""
+    log, _ = opened(tmp_path / "t-0", PartitionPolicy())
+    day_ms = log.policy.producers_kept_ms
+    hour_ms = day_ms // 24
+
+    def send(producer: int, hour: int, *, sequence: int = 0, time_ms: int = -1) -> None:
+        now_ms = NOW_MS + hour * hour_ms
+        made_ms = now_ms if time_ms < 0 else time_ms
+        data = batch([b"a"], producer=(producer, 0, sequence), time_ms=made_ms)
+        log.append_as_leader(data, 0, now_ms)
+
+    for hour in range(1, 24 * 6):
+        send(100 + hour, hour)
+        send(1, hour, sequence=hour, time_ms=NOW_MS - 10 * day_ms)  # it copies what is old
+        assert len(log.producers.producers) <= 30
+    assert list(log.producers.producers) == [1, *range(219, 244)]
+    assert len(log.segments) == 1
+    log.truncate(10, NOW_MS + 6 * day_ms)
+    send(1, 144, sequence=6, time_ms=NOW_MS - 10 * day_ms)
+    send(2, 167)
+    assert 1 in log.producers.producers, "it is not known how long ago the log ended there"
+
+
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_log, "SEGMENTS_MANY", 1)
