@@ -236,6 +236,10 @@ class Segment:
 
     def cut_at(self, position: int, offset: int) -> None:
         """The segment ends at byte ``position``, where the batch of ``offset`` begins."""
+        if exists(self._disk, self.path(STARTS)):
+            # First: as long again, of other batches, the segment would be the one that it is of.
+            self._disk.remove(self.path(STARTS))
+            self._disk.sync_dir(self._folder)
         self.file.truncate(position)
         self.index.truncate(offset)
         self.times.truncate(offset)

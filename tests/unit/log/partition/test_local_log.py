@@ -14,12 +14,13 @@ from magnetar.log.partition import local_log
 from magnetar.log.partition.batch_header import HEADER_BYTES, read_header
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import Appended, LocalLog
+from magnetar.log.partition.serving.stored_entries import find_entries
 from magnetar.model.errors import (
     CorruptBatchError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
     OpenTransactionError,
+    OutOfOrderSequenceError,
     StaleProducerEpochError,
 )
 from tests.unit.log.partition.kit import (
@@ -165,6 +166,20 @@ def test_what_is_cut_is_gone_and_the_log_goes_on(tmp_path: Path, keep: int) -> N
     assert read_all(found, 0) == [*first[:keep], first[keep]]
 
 
+def test_a_cut_takes_the_list_of_batches_with_it(tmp_path: Path) -> None:
+    """The next leader's batches may fill a segment to the same byte and offset."""
+    log, _ = opened(tmp_path / "t-0")
+    one, two, full = batch([b"1"]), batch([b"1", b"2"]), batch([bytes(1900)])
+    for first in ((one, two), (two, one)):
+        for data in (*first, full, full, full):
+            log.append_as_leader(data, 0, NOW_MS)
+        assert [each.base_offset for each in log.segments[:2]] == [0, 3]
+        places = find_entries(log, RealDisk(), log.log_end, 1 << 31).places
+        begins = [each for each in range(3) if places.begins(each)]
+        assert begins == [first for first, _ in offsets(log)[:2]]
+        log.truncate(0, NOW_MS)
+
+
 def test_a_follower_stores_what_its_leader_has(tmp_path: Path) -> None:
     leader, _ = opened(tmp_path / "l-0")
     filled(leader, 20, epoch=1)
@@ -282,21 +297,6 @@ def test_nothing_behind_an_open_transaction_is_stable(tmp_path: Path) -> None:
         found.close()
 
 
-def test_records_are_deleted_from_the_front(tmp_path: Path) -> None:
-    folder = tmp_path / "t-0"
-    log, _ = opened(folder)
-    first = filled(log, 60)
-    log.delete_records(first[10] + 1)
-    with pytest.raises(OffsetOutOfRangeError):
-        log.range_from(first[10] - 1, log.log_end, 100)
-    assert read_all(log, first[10] + 1)[0] == first[10], "a batch comes whole"
-    names = {path.name for path in folder.iterdir()}
-    third = log.segments[2].base_offset
-    freed = log.delete_segments(2)
-    assert freed > 0
-    assert (log.log_start, log.segments[0].base_offset) == (max(third, first[10] + 1), third)
-    gone = names - {path.name for path in folder.iterdir()}
-    assert len([name for name in gone if name.endswith(".log")]) == 2
 def test_a_producer_with_an_open_transaction_sends_nothing_beside(tmp_path: Path) -> None:
     log, _ = opened(tmp_path / "t-0")
 
@@ -319,6 +319,21 @@ def test_a_producer_with_an_open_transaction_sends_nothing_beside(tmp_path: Path
     assert not send(3).repeated
 
 
+def test_records_are_deleted_from_the_front(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    first = filled(log, 60)
+    log.delete_records(first[10] + 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.range_from(first[10] - 1, log.log_end, 100)
+    assert read_all(log, first[10] + 1)[0] == first[10], "a batch comes whole"
+    names = {path.name for path in folder.iterdir()}
+    third = log.segments[2].base_offset
+    freed = log.delete_segments(2)
+    assert freed > 0
+    assert (log.log_start, log.segments[0].base_offset) == (max(third, first[10] + 1), third)
+    gone = names - {path.name for path in folder.iterdir()}
+    assert len([name for name in gone if name.endswith(".log")]) == 2
     with pytest.raises(OffsetOutOfRangeError, match="can be deleted up to"):
         log.delete_records(log.log_end + 1)
 
@@ -394,21 +409,6 @@ def aborted_of(log: LocalLog) -> list[tuple[int, int, int]]:
     return [(each.producer_id, each.first_offset, each.last_offset) for each in log.aborted]
 
 
-def test_an_abort_that_was_cut_is_not_there_again(tmp_path: Path) -> None:
-    """Else what is written at its offsets afterwards counts as aborted."""
-    folder = tmp_path / "t-0"
-    log, _ = opened(folder)
-
-    def send(sequence: int, epoch: int = 0) -> None:
-        data = batch([b"v"], producer=(1, 0, sequence), attributes=0x10)
-        log.append_as_leader(data, epoch, NOW_MS)
-
-    for sequence in range(4):
-        send(sequence)
-    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
-    log.close()
-    log, _ = opened(folder, clean=True)
-    assert aborted_of(log) == [(1, 0, 4)]
 def test_aborts_go_with_their_segments(tmp_path: Path) -> None:
     log, _ = opened(tmp_path / "t-0")
     for at in range(40):
@@ -427,6 +427,21 @@ def test_aborts_go_with_their_segments(tmp_path: Path) -> None:
     assert log.aborted == known
 
 
+def test_an_abort_that_was_cut_is_not_there_again(tmp_path: Path) -> None:
+    """Else what is written at its offsets afterwards counts as aborted."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+
+    def send(sequence: int, epoch: int = 0) -> None:
+        data = batch([b"v"], producer=(1, 0, sequence), attributes=0x10)
+        log.append_as_leader(data, epoch, NOW_MS)
+
+    for sequence in range(4):
+        send(sequence)
+    log.append_as_leader(marker(1, 0, commits=False), 0, NOW_MS)
+    log.close()
+    log, _ = opened(folder, clean=True)
+    assert aborted_of(log) == [(1, 0, 4)]
     log.truncate(1, NOW_MS)
     log.append_as_leader(marker(1, 0, commits=False), 1, NOW_MS)
     for sequence in range(1, 6):
@@ -601,21 +616,6 @@ def test_producers_that_were_not_heard_of_for_long_are_forgotten(tmp_path: Path)
     assert list(log.producers.producers) == [2, 3, 4], "a transaction is open"
 
 
-def test_a_log_of_very_many_segments_is_cut_as_configured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each has an open file: a topic that wants them tiny must not take those of all others."""
-    monkeypatch.setattr(local_log, "SEGMENTS_MANY", 4)
-    log, _ = opened(tmp_path / "t-0", replace(SMALL, segments=SegmentLimits()))
-    log.cut_by(SegmentLimits(segment_bytes_max=1, segment_age_ms_max=1))
-    filled(log, 20)
-    assert len(log.segments) == 4
-    log.delete_segments(3)
-    filled(log, 2)
-    assert len(log.segments) == 3, "as the topic says, again"
-
-
-def test_a_log_of_very_many_segments_is_not_cut_finer_than_its_topic_says(
 def test_producers_are_forgotten_within_a_segment_too(tmp_path: Path) -> None:
     """Each start of a client is a producer, and one segment may be written for weeks."""
     log, _ = opened(tmp_path / "t-0", PartitionPolicy())
@@ -640,6 +640,21 @@ def test_producers_are_forgotten_within_a_segment_too(tmp_path: Path) -> None:
     assert 1 in log.producers.producers, "it is not known how long ago the log ended there"
 
 
+def test_a_log_of_very_many_segments_is_cut_as_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has an open file: a topic that wants them tiny must not take those of all others."""
+    monkeypatch.setattr(local_log, "SEGMENTS_MANY", 4)
+    log, _ = opened(tmp_path / "t-0", replace(SMALL, segments=SegmentLimits()))
+    log.cut_by(SegmentLimits(segment_bytes_max=1, segment_age_ms_max=1))
+    filled(log, 20)
+    assert len(log.segments) == 4
+    log.delete_segments(3)
+    filled(log, 2)
+    assert len(log.segments) == 3, "as the topic says, again"
+
+
+def test_a_log_of_very_many_segments_is_not_cut_finer_than_its_topic_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_log, "SEGMENTS_MANY", 1)
