@@ -66,17 +66,19 @@ class LeaderEpochs:
 
     def end_of(self, epoch: int, log_end: int) -> EpochEnd:
         """See the head; ``log_end`` is this log's end."""
-        if epoch < 0 or not self._starts or epoch > self._starts[-1].epoch:
+        starts = self._starts[:]  # the log's lane may trim them now: places would be of others
+        if epoch < 0 or not starts or epoch > starts[-1].epoch:
             return UNKNOWN_END
-        after = bisect_right(self._starts, epoch, key=lambda start: start.epoch)
-        end = self._starts[after].first_offset if after < len(self._starts) else log_end
+        after = bisect_right(starts, epoch, key=lambda start: start.epoch)
+        end = starts[after].first_offset if after < len(starts) else log_end
         # Before all that is known: the log begins later, and nothing older can be compared.
-        return EpochEnd(self._starts[after - 1].epoch if after else epoch, end)
+        return EpochEnd(starts[after - 1].epoch if after else epoch, end)
 
     def epoch_at(self, offset: int) -> int:
         """Of the batch at ``offset``; -1: not known."""
-        after = bisect_right(self._starts, offset, key=lambda start: start.first_offset)
-        return self._starts[after - 1].epoch if after else NO_EPOCH
+        starts = self._starts[:]
+        after = bisect_right(starts, offset, key=lambda start: start.first_offset)
+        return starts[after - 1].epoch if after else NO_EPOCH
 
     def truncate(self, end_offset: int) -> None:
         """The log ends there now."""

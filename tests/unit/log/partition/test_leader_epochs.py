@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from magnetar.log.partition.leader_epochs import UNKNOWN_END, EpochStart, LeaderEpochs
 
 
@@ -66,3 +70,37 @@ def test_who_wrote_what_is_left_of_a_trimmed_log_stays_known() -> None:
         known = epochs((3, 1), (5, 4), (6, 8))
         known.trim(begin)
         assert starts(known) == left
+
+
+KNOWN = [(each, 100 * each) for each in range(1, 5)]
+
+
+def asked_while_trimmed(epoch: int, moment: int) -> tuple[int, int]:
+    """``moment``: of the steps of the answer."""
+    known, steps = epochs(*KNOWN), 0
+
+    def step(*_: object) -> object:
+        nonlocal steps
+        steps += 1
+        if steps == moment:
+            sys.settrace(None)
+            known.trim(320)
+        return step
+
+    former = sys.gettrace()
+    try:
+        sys.settrace(step)
+        return tuple(known.end_of(epoch, 500))
+    finally:
+        sys.settrace(former)
+
+
+@pytest.mark.parametrize("epoch", range(1, 5))
+def test_what_is_asked_while_the_log_is_trimmed_is_of_before_or_after(epoch: int) -> None:
+    """A leader answers a follower on the loop, and lets old segments go on the log's lane. An end
+    that was of another epoch had a follower keep what it does not share."""
+    before, after = epochs(*KNOWN), epochs(*KNOWN)
+    after.trim(320)
+    ends = before.end_of(epoch, 500), after.end_of(epoch, 500)
+    for moment in range(40):
+        assert asked_while_trimmed(epoch, moment) in ends

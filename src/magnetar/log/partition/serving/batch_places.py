@@ -10,6 +10,8 @@ Rules:
 * Entry ids have gaps: the next entry is the next offset that is in the set. Offsets between belong
   to the entry before, or to none (compaction took it).
 * Every batch in the set is committed, begins at ``start`` or later, and ends at ``end`` or before.
+* It is changed on the loop, and looked into beside it, too (``begins``, ``following``): there it is
+  whole at any moment, with what compaction has taken or without.
 
 The set is a Roaring bitmap per ``span``: a batch takes two bytes at most. Bytes beside a sealed
 segment (``.batches``), big-endian: version 1 (``0``), CRC-32C 4 of what follows, bytes of the
@@ -65,8 +67,9 @@ class BatchPlaces:
         ledger, entry = divmod(first_offset, self.span)
         bitmap = self._starts.get(ledger)
         if bitmap is None:
-            bitmap = self._starts[ledger] = BitMap()
-        bitmap.add(entry)
+            self._starts[ledger] = BitMap([entry])  # never an empty one
+        else:
+            bitmap.add(entry)
         self.end = next_offset
 
     def add_all(self, first_offsets: Iterable[int]) -> None:
@@ -99,20 +102,27 @@ class BatchPlaces:
 
     def remove(self, first: int, end: int) -> None:
         """No batch begins in [first, end): compaction took them."""
+        self._starts = self._without(first, end)
+
+    def _without(self, first: int, end: int) -> dict[int, BitMap]:
+        """Those of now stay as they are: whoever reads a file looks into them on its lane."""
         low, high = divmod(first, self.span), divmod(end, self.span)
-        for ledger in [each for each in self._starts if low[0] <= each <= high[0]]:
-            bitmap = self._starts[ledger]
-            begin = low[1] if ledger == low[0] else 0
-            stop = high[1] if ledger == high[0] else self.span
-            bitmap.remove_range(begin, stop)
-            if not bitmap:
-                del self._starts[ledger]
+        left: dict[int, BitMap] = {}
+        for ledger, bitmap in self._starts.items():
+            if low[0] <= ledger <= high[0]:
+                begin = low[1] if ledger == low[0] else 0
+                stop = high[1] if ledger == high[0] else self.span
+                bitmap = bitmap.copy()
+                bitmap.remove_range(begin, stop)
+            if bitmap:
+                left[ledger] = bitmap
+        return left
 
     def replace(self, first: int, end: int, starts: BitMap) -> None:
         """Of the batches of [first, end) those that begin at ``starts`` (less ``first``) are left.
         What is before ``start`` or not in the set yet stays out of it."""
         end = min(end, self.end)
-        self.remove(max(first, self.start), end)
+        starts_left = self._without(max(first, self.start), end)
         # All at once: a segment may have millions, and the loop waits.
         ledger, low = divmod(first, self.span)
         base = ledger * self.span
@@ -123,10 +133,11 @@ class BatchPlaces:
             part = left.copy()
             part.remove_range(self.span, _OFFSETS)
             if part:
-                self._starts[ledger] = self._starts.get(ledger, BitMap()) | part
+                starts_left[ledger] = starts_left.get(ledger, BitMap()) | part
+                starts_left[ledger].run_optimize()
             left.remove_range(0, self.span)
             left, ledger = left.shift(-self.span), ledger + 1
-        self.pack()
+        self._starts = starts_left
 
     # -- offsets and positions ----------------------------------------------------------------
 
@@ -150,10 +161,11 @@ class BatchPlaces:
         if offset >= self.end:
             return self.end
         ledger, entry = divmod(offset, self.span)
-        for each in sorted(self._starts):  # one, but for logs of 2^31 messages
+        starts = self._starts
+        for each in sorted(starts):  # one, but for logs of 2^31 messages
             if each < ledger:
                 continue
-            bitmap = self._starts[each]
+            bitmap = starts[each]
             low = entry if each == ledger else 0
             if low <= bitmap.max():
                 return each * self.span + bitmap.next_set_bit(low)
@@ -162,7 +174,8 @@ class BatchPlaces:
     def begins(self, offset: int) -> bool:
         """Whether an entry begins there."""
         ledger, entry = divmod(offset, self.span)
-        return ledger in self._starts and entry in self._starts[ledger]
+        starts = self._starts
+        return ledger in starts and entry in starts[ledger]
 
     def next_held(self, offset: int) -> int:
         """As ``following``, of all that the log held when it was opened; the end of that if there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 from pyroaring import BitMap
@@ -113,3 +114,33 @@ def test_bytes_beside_a_segment() -> None:
     for wrong, told in ((data, (701, 91)), (data[:-1], (700, 91)), (b"", (700, 91))):
         with pytest.raises(MetadataFormatError, match="x"):
             decode_starts(wrong, *told, "x")
+
+
+def test_whoever_looks_in_beside_a_change_sees_what_is_left_of_it() -> None:
+    """Files are read on their lane, while the loop takes out what compaction took: a batch that
+    begins where none did at that moment was told as damaged, and one of the sets was gone."""
+    places = BatchPlaces(span=100)
+    for offset in range(0, 500, 5):
+        places.add(offset, offset + 5)
+    left = [offset for offset in range(0, 500, 5) if not 100 <= offset < 300 or not offset % 35]
+    looks = 0
+
+    def look(*_: object) -> object:
+        nonlocal looks
+        looks += 1
+        sys.settrace(None)
+        for offset in [each for each in left if each >= 100]:
+            assert places.begins(offset)
+            assert places.following(offset) == offset
+        sys.settrace(look)
+        return look
+
+    former = sys.gettrace()
+    try:
+        sys.settrace(look)
+        places.replace(100, 300, BitMap(each - 100 for each in left if 100 <= each < 300))
+        places.trim(100)
+    finally:
+        sys.settrace(former)
+    assert looks > 20
+    assert [each for each in range(500) if places.begins(each)] == [e for e in left if e >= 100]
