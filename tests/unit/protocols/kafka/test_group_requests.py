@@ -629,6 +629,31 @@ def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> No
     run(scenario)
 
 
+def test_what_is_committed_while_its_group_expires_is_kept() -> None:
+    """It was on its way into the log: the group was forgotten behind it, though it was told."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert await committed(peer, 1) is ErrorCode.NONE
+        log = (await world.server.coordinator.shard(G)).log.topic.log
+        assert isinstance(log, MemoryLog)
+        await asyncio.sleep(490)
+        log.held, later = True, world.peer()
+        topic = CommitTopic("t", [CommitPartition(0, 2, 3, metadata="note")])
+        later.tell(ApiKey.OFFSET_COMMIT, OffsetCommitRequest(G, -1, "", topics=[topic]))
+        await asyncio.sleep(70)  # a look at what has expired is among them
+        log.held = False
+        log.release()
+        told = (await later.next())[1].topics[0].partitions[0]
+        assert told.error_code == ErrorCode.NONE
+        await asyncio.sleep(10)
+        assert (await offset_of(world.peer()))[0] == 2
+        await asyncio.sleep(600)
+        assert (await offset_of(world.peer()))[0] == -1, "when nobody has come for so long again"
+
+    run(scenario, offsets_retention_ms=500_000)
+
+
 def test_offsets_expire_after_their_group_has_ended() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer = world.peer()

@@ -448,6 +448,8 @@ class Coordinator:
 
     def _is_over(self, shard: Shard, group_id: str, empty_since_ms: int) -> bool:
         """Nobody needs a group without members any more."""
+        if shard.log.is_committing(group_id):  # or that would be forgotten behind it
+            return False
         kept_ms = self._services.config.offsets_retention_ms
         committed_ms = shard.log.offsets.last_commit_ms(group_id)
         silent_ms = min(

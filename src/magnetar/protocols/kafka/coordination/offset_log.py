@@ -26,6 +26,7 @@ Why: docs/adr/0107-offsets-of-groups.md.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -48,7 +49,7 @@ from magnetar.protocols.kafka.coordination.coordinator_state import (
     decode_changes,
     encode_changes,
 )
-from magnetar.protocols.kafka.coordination.group_offsets import GroupOffsets
+from magnetar.protocols.kafka.coordination.group_offsets import GroupOffsets, OffsetKey
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import read_batch_header
 
@@ -87,6 +88,8 @@ class OffsetLog:
         self._snapshot: _Snapshot | None = None
         self._doubtful: dict[Key, None] = {}
         """Whose newest record in the log may be another one than is known."""
+        self._committing: Counter[str] = Counter()
+        """Groups with offsets that are on their way into the log, and not known yet."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -137,6 +140,19 @@ class OffsetLog:
         """Stored, and known, when it returns; ``instead`` in their place, if they are too large.
         Raises ``MessageTooLargeError``: nothing is stored. Anything else that it raises: it may be
         stored or not; after ``LogError`` and its like the owner must begin anew with ``replay``."""
+        groups = {key.group for key, said in changes if said and isinstance(key, OffsetKey)}
+        self._committing.update(groups)
+        try:
+            await self._change(changes, now_ms, instead)
+        finally:
+            for group in groups:
+                self._committing[group] -= 1
+                if not self._committing[group]:
+                    del self._committing[group]
+
+    async def _change(
+        self, changes: Sequence[Change], now_ms: int, instead: Sequence[Change]
+    ) -> None:
         await self.settle(now_ms)
         try:
             batches = encode_changes(changes, now_ms, self._record_bytes_max)
@@ -146,6 +162,10 @@ class OffsetLog:
             log.warning("stored in part", topic=str(self.topic.name), why=str(error))
             changes, batches = instead, encode_changes(instead, now_ms, self._record_bytes_max)
         await self._store(changes, batches)
+
+    def is_committing(self, group: str) -> bool:
+        """Offsets of the group are to be stored: what is known of it is not all."""
+        return group in self._committing
 
     async def _store(self, changes: Sequence[Change], batches: Sequence[bytes]) -> None:
         if not batches:
