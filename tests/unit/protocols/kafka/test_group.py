@@ -85,6 +85,20 @@ def test_the_protocol_that_most_like_best_is_chosen() -> None:
     assert group.protocol == "y"
 
 
+def test_the_first_members_wait_for_more_but_not_without_end() -> None:
+    """Each that came had all of them wait anew."""
+    group = ClassicGroup("g", rebalance_delay_ms=3_000)
+    answered = []
+    for number in range(10):
+        now_ms = number * 2_000
+        asked = said(new_id=f"m{number}", knows_ids=False)
+        answered += [*group.tick(now_ms), *group.join(asked, number, now_ms)]
+        if answered:
+            break
+    assert [ticket for ticket, _ in answered] == [0, 1, 2]
+    assert group.generation == 1, "within the time that members have for a rebalance"
+
+
 def test_who_does_not_join_again_in_time_is_out() -> None:
     group = ClassicGroup("g")
     group.join(said(new_id="a", knows_ids=False), "a", 0)

@@ -131,6 +131,7 @@ class ClassicGroup:
         self._delay_ms = rebalance_delay_ms
         self._until_ms = 0  # PREPARING: when it ends; COMPLETING: when all must have synced
         self._initial = False  # PREPARING out of EMPTY: more members may come
+        self._began_ms = 0  # PREPARING: when that began
         self._to_store = 0  # the number of what is to be stored last
         self._taken = 0  # and of what was given to be stored last
         self._assigned_number = 0  # COMPLETING: of what the leader has said; 0: it has not
@@ -220,7 +221,8 @@ class ClassicGroup:
         if said.instance_id is not None:
             self._static[said.instance_id] = member_id
         if self._initial:  # the first members wait for more, but not without end
-            self._until_ms = now_ms + self._delay_ms
+            most_ms = self._began_ms + max(self._delay_ms, self._rebalance_ms())
+            self._until_ms = min(now_ms + self._delay_ms, most_ms)
         return self._rebalance(GroupEvent.MEMBER_CAME, now_ms)
 
     def _join_again(
@@ -295,7 +297,7 @@ class ClassicGroup:
                 answers += self._fence_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
                 member.synced = False
             self._assigned_number = 0
-            self._initial = before is GroupState.EMPTY
+            self._initial, self._began_ms = before is GroupState.EMPTY, now_ms
             wait_ms = self._delay_ms if self._initial else self._rebalance_ms()
             self._until_ms = now_ms + wait_ms
         return answers + self._try_complete(now_ms)
