@@ -515,6 +515,34 @@ def test_offsets_are_found_by_time() -> None:
     run(scenario)
 
 
+def test_a_time_that_a_batch_has_not_is_looked_for_many_batches_at_a_time() -> None:
+    """Compaction may have taken the record that had it: each batch behind it was read alone, and of
+    a million of them a client had no answer."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(1, base_timestamp_ms=1_000, max_timestamp_ms=10_000))
+        for _ in range(100):
+            await produced(peer, batch(1, base_timestamp_ms=2_000, max_timestamp_ms=2_000))
+        await produced(peer, batch(1, base_timestamp_ms=9_000, max_timestamp_ms=9_000))
+        log, reads = world.log(), 0
+        read_cached = log.read_cached
+
+        def counted(*asked: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return read_cached(*asked)
+
+        log.read_cached = counted  # type: ignore[method-assign]
+        part = ListOffsetsPartition(0, timestamp_ms=8_000)
+        asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+        found = (await peer.ask(ApiKey.LIST_OFFSETS, asked)).topics[0].partitions[0]
+        assert (found.error_code, found.offset, found.timestamp_ms) == (0, 101, 9_000)
+        assert reads < 50
+
+    run(scenario)
+
+
 def test_a_bad_batch_hides_none_behind_it_from_who_looks_by_time() -> None:
     """A time past 64 bits ended the connection of whoever met it; records that are none were an
     error of the partition."""

@@ -89,6 +89,8 @@ OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 """Version of LIST_OFFSETS."""
 
 
+LOOK_BYTES: Final = 1 << 20
+"""Of entries that are looked through for a time, in one read."""
 RECORDS_AT_ONCE: Final = 1000
 """Looked at in one turn of the loop: a few milliseconds."""
 RECORD_BYTES: Final = 128
@@ -449,29 +451,44 @@ async def _first_at(
     partition: Partition, time_ms: int, conversions: asyncio.Semaphore
 ) -> tuple[int, int]:
     """The first record with that timestamp or a later one, and its timestamp; -1, -1 if there is
-    none. Entries are found by the log; one batch is taken apart."""
-    positions, begin = partition.positions, partition.log.front.offset
-    place = await partition.log.first_at(time_ms)
+    none. Entries are found by the log; mostly one batch is taken apart."""
+    positions = partition.positions
+    place, entries_max, bytes_max = await partition.log.first_at(time_ms), 1, 1
     while place <= positions.readable:
-        entries = await partition.entries_at(place, 1, 1)
+        entries = await partition.entries_at(place, entries_max, bytes_max)
+        for entry in entries:
+            place = Position(entry.ledger_id, entry.entry_id)
+            found = await _first_of(partition, entry, place, time_ms, conversions)
+            if found is not None:
+                return found
         if not entries:
             break
-        entry = entries[0]
-        payload = entry.payload
-        if not is_batch(payload):
-            offset = await positions.offset_of(place)
-            crossing = Crossing(conversions)
-            payload = memoryview(await crossing.batch(payload, offset, partition.log.epoch))
-        if _is_soon_read(payload):
-            found = _first_in(payload, time_ms, begin)
-        else:
-            async with conversions:
-                found = await asyncio.to_thread(_first_in, payload, time_ms, begin)
-        if found is not None:
-            return found
-        # The log finds entries by publish times, and a record may say that it is older.
-        place = positions.next_position(place)
+        # The log finds entries by publish times, and a record may say that it is older; or it was
+        # deleted, or compacted. The next one may lie a million batches behind.
+        place, entries_max, bytes_max = positions.next_position(place), ENTRIES_AT_ONCE, LOOK_BYTES
+        await asyncio.sleep(0)  # others have their turns
     return -1, -1
+
+
+async def _first_of(
+    partition: Partition,
+    entry: Entry,
+    place: Position,
+    time_ms: int,
+    conversions: asyncio.Semaphore,
+) -> tuple[int, int] | None:
+    """As ``_first_at``, of one entry."""
+    payload, begin = entry.payload, partition.log.front.offset
+    if not is_batch(payload):
+        offset = await partition.positions.offset_of(place)
+        crossing = Crossing(conversions)
+        payload = memoryview(await crossing.batch(payload, offset, partition.log.epoch))
+    elif read_batch_header(payload).max_timestamp_ms < time_ms:
+        return None
+    if _is_soon_read(payload):
+        return _first_in(payload, time_ms, begin)
+    async with conversions:
+        return await asyncio.to_thread(_first_in, payload, time_ms, begin)
 
 
 def _is_soon_read(batch: memoryview) -> bool:
