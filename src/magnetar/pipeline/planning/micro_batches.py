@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from magnetar.model.errors import TopicNotFoundError
 from magnetar.pipeline.losses import UNKNOWN_MS, LogExtent, Loss
 from magnetar.pipeline.options.source_options import TriggerLimits
 from magnetar.pipeline.places import NO_OFFSETS, START, Offset, Point, from_offset, to_offset
@@ -43,6 +44,13 @@ class MicroBatches:
     def after(self, offset: Offset, *, everything: bool) -> Offset | None:
         """The end of the next micro-batch; None: it is not time for one. ``everything``: without
         limits."""
+        try:
+            return self._after(offset, everything=everything)
+        except TopicNotFoundError:
+            # Deleted between two questions about it: then the first one has to be asked again.
+            return self._after(offset, everything=everything)
+
+    def _after(self, offset: Offset, *, everything: bool) -> Offset | None:
         extents = self._planner.extents(list(offset.points), read_from=offset.places)
         if self._target is not None:
             extents = {n: e for n, e in extents.items() if n in self._target or n in offset.points}

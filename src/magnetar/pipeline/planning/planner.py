@@ -150,11 +150,12 @@ class Planner:
 
     def pin(self, parts: Sequence[PlannedRange]) -> Pins | None:
         """Hold what these ranges read against trimming, if it is not held yet; None: it is not to
-        be held."""
+        be held. Of a topic that is gone there is nothing to hold: its task says what is lost."""
         pin_ms = self._options.pin_ms
         for part in parts if pin_ms else ():
             if part.topic not in self._pinned:
-                self._held(part.topic, part.start)
+                with contextlib.suppress(TopicNotFoundError):
+                    self._held(part.topic, part.start)
         ledger_ids = {part.topic: part.start.ledger_id for part in parts}
         return Pins(self.holder, pin_ms, self._clock_ms(), ledger_ids) if pin_ms else None
 

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from magnetar.model.errors import TopicNotFoundError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.brokers.log_watch import START_S
 from magnetar.pipeline.columns.conditions import may_hold
@@ -34,6 +35,7 @@ from magnetar.pipeline.planning.splits import (
     Splitter,
     WholeRanges,
     check_cover,
+    whole,
 )
 from magnetar.pipeline.planning.storage_planning import BookieReach, StorageSplitter
 from magnetar.pipeline.reading.split_readers import ReadTask, read_split
@@ -82,11 +84,20 @@ class RangeReader:
     def _tasks(
         self, planner: Planner, parts: Sequence[PlannedRange], pins: Pins | None
     ) -> list[SplitPartition]:
-        """The splits of these ranges, of what may hold rows."""
-        pieces = [piece for part in parts for piece in self._narrowed(planner, part)]
+        """The splits of these ranges, of what may hold rows. A topic that was deleted since they
+        were planned (before a restart, perhaps) is a loss, which the task of its range tells."""
+        pieces: list[PlannedRange] = []
+        for part in parts:
+            try:
+                pieces += self._narrowed(planner, part)
+            except TopicNotFoundError:
+                pieces.append(part)
         splitter, tasks = self._splitter(planner, pieces), []
         for part in pieces:
-            splits = splitter.split(part)
+            try:
+                splits = splitter.split(part)
+            except TopicNotFoundError:
+                splits = whole(part)
             check_cover(part, splits)
             renewed = None if pins is None else pins.for_task(part.topic)
             tasks += [SplitPartition([split], renewed) for split in splits]
