@@ -87,14 +87,15 @@ class Planner:
 
     # -- which partitions ---------------------------------------------------------------------
 
-    def partitions(self) -> list[str]:
-        """Every partition of what is read, in a fixed order."""
+    def partitions(self, *, begins: bool = True) -> list[str]:
+        """Every partition of what is read, in a fixed order. When a read ``begins`` one that is
+        assigned and not there is an error; later it has been there, and who asks for it hears."""
         selection = self._options.selection
         if selection.pattern is not None:
             return selection.matching(self._logs.topics(selection.namespace))
         names = [name for topic in selection.topics for name in self._logs.partitions(topic)]
         for topic, numbers in selection.assigned:
-            names += _assigned(topic, numbers, self._logs.partitions(topic))
+            names += _assigned(topic, numbers, self._logs.partitions(topic), begins=begins)
         return list(dict.fromkeys(names))
 
     def extents(
@@ -112,7 +113,7 @@ class Planner:
         if known is not None:
             self._logs.be_patient()
         found = {}
-        for name in self.partitions():
+        for name in self.partitions(begins=known is None):
             try:
                 if read_from is None:
                     found[name] = self._logs.ask(name).extent
@@ -399,18 +400,20 @@ class Planner:
         self.__init__(state["_options"])  # type: ignore[misc]
 
 
-def _assigned(topic: str, numbers: Sequence[int], there: Sequence[str]) -> list[str]:
+def _assigned(
+    topic: str, numbers: Sequence[int], there: Sequence[str], *, begins: bool
+) -> list[str]:
     """The names of a topic's partitions with these numbers; a topic without has number 0."""
     if there == [topic]:
         names = {0: topic}
     else:
         names = {number: partition_of(topic, number) for number in range(len(there))}
     for number in numbers:
-        if number not in names:
+        if number not in names and begins:
             raise ConfigError(
                 f"option 'assign': {topic} has no partition {number}; it has {len(names)}"
             )
-    return [names[number] for number in numbers]
+    return [names.get(number, partition_of(topic, number)) for number in numbers]
 
 
 def _of(point: Point) -> str:

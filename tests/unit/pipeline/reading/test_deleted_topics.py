@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.model.errors import DataLossError
+from magnetar.model.errors import ConfigError, DataLossError
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.options.source_options import parse_read_options
 from magnetar.pipeline.places import from_offset
@@ -21,7 +21,7 @@ from magnetar.pipeline.reading.stream_reader import StreamReader
 from magnetar.pipeline.schema import spark_schema
 from tests.unit.pipeline.fake_cluster import FakeCluster
 
-A, B = (f"persistent://public/default/{name}" for name in "ab")
+A, B, C = (f"persistent://public/default/{name}" for name in "abc")
 Form = dict[str, Any]
 
 
@@ -30,9 +30,8 @@ class Stream:
 
     def __init__(self, cluster: FakeCluster, **given: str) -> None:
         self.cluster = cluster
-        self.given = (
-            {"topics": "a,b"} | {"service.url": "pulsar://127.0.0.1:1", "columns": "value"} | given
-        )
+        self.given = {"topics": "a,b"} if not {"assign", "subscribePattern"} & set(given) else {}
+        self.given |= {"service.url": "pulsar://127.0.0.1:1", "columns": "value"} | given
         self.restart()
         initial = self.reader.initialOffset()
         self.start = self.next(initial)
@@ -141,3 +140,40 @@ def _after_extents(
         return found
 
     monkeypatch.setattr(stream.reader._planner, "extents", extents)
+
+
+def _assigned(cluster: FakeCluster, **given: str) -> Stream:
+    cluster.make(C, 3)
+    for name in cluster.names_of(C):
+        cluster.publish(name, 1)
+    return Stream(cluster, assign='{"b": [0], "c": [0, 2]}', **given)
+
+
+@pytest.mark.parametrize("partitions", [None, 0, 1])
+def test_partitions_that_were_assigned_and_went(
+    cluster: FakeCluster, partitions: int | None
+) -> None:
+    """They were no loss: the query ended, whatever ``failOnDataLoss`` said, as its option named a
+    partition that the topic did not have. ``partitions``: of the topic that was made anew."""
+    lost = {f"{C}-partition-0": 1, f"{C}-partition-2": 1}
+    stream = _assigned(cluster, failOnDataLoss="false")
+    cluster.delete(C)
+    if partitions is not None:
+        cluster.make(C, partitions)
+        cluster.publish(cluster.names_of(C)[0], 1)
+    there = [B] if partitions is None else [B, cluster.names_of(C)[0]]
+    end = stream.next(stream.start)
+    assert from_offset(end).lost == lost
+    assert sorted(from_offset(end).points) == sorted(there)
+    assert stream.values(stream.start, end) == [
+        value for name in there for value in cluster.logs[name].values()
+    ]
+
+
+def test_they_end_the_query_as_others_do(cluster: FakeCluster) -> None:
+    stream = _assigned(cluster)
+    cluster.delete(C)
+    with pytest.raises(DataLossError, match="/c-partition-0: the partition is not there any more"):
+        stream.next(stream.start)
+    with pytest.raises(ConfigError, match="/b has no partition 1; it has 1"):
+        Stream(cluster, assign='{"b": [1]}')
