@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from magnetar.model.errors import TopicNotFoundError
 from magnetar.pipeline.brokers.topic_reader import StoredEntry
 from magnetar.pipeline.columns.conditions import Conditions
 from magnetar.pipeline.columns.entry_decoder import EntryDecoder, decode_entries
@@ -13,7 +14,12 @@ from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.places import Place
 from magnetar.pipeline.planning.splits import PlannedRange
 from magnetar.pipeline.reading.earlier_chunks import EarlierEntries
-from magnetar.pipeline.reading.range_reading import NumberedEntry, entries_of, next_entry
+from magnetar.pipeline.reading.range_reading import (
+    NumberedEntry,
+    entries_from,
+    entries_of,
+    patiently,
+)
 from magnetar.pipeline.reading.tails import Readers
 from magnetar.wire.pulsar.pulsar_pb2 import LogQuestion
 
@@ -47,11 +53,15 @@ def decoded(
     ``ProtocolError``."""
 
     def read_from(place: Place) -> Iterator[StoredEntry]:
-        with client.open(part.topic, place) as reader:
-            while (entry := next_entry(reader, client.timeout_s)) is not None:
-                yield entry
+        return entries_from(client, part.topic, place)
 
     def ledgers() -> list[int]:
+        try:
+            return patiently(client.timeout_s, ask)
+        except TopicNotFoundError:
+            return []  # nor are there entries to look back for
+
+    def ask() -> list[int]:
         with client.open(part.topic) as reader:
             return [facts.ledger_id for facts in reader.ask(LogQuestion(ledgers=True)).ledgers]
 

@@ -22,9 +22,9 @@ Why gaps are asked about: docs/adr/0203-a-gap-is-held-against-the-broker.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from magnetar.model.errors import BrokerError, TopicNotFoundError
 from magnetar.pipeline.brokers.connection import worth_another_try
@@ -48,6 +48,8 @@ LOOK_AGAIN_S = 2.0
 LOOK_BEHIND_S = 0.1
 """Behind an entry that is lost: its neighbours often are, as they lay beside it."""
 PAUSE_S = 0.2
+
+Answer = TypeVar("Answer")
 
 
 class NumberedEntry(NamedTuple):
@@ -75,17 +77,57 @@ def entries_of(
             time.sleep(PAUSE_S)
 
 
+def patiently(wait_s: float, ask: Callable[[], Answer]) -> Answer:
+    """The answer; asked again while nobody answers, for so long. Raises ``BrokerError``."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return ask()
+        except BrokerError as error:
+            if not worth_another_try(error) or time.monotonic() + PAUSE_S > until_s:
+                raise
+        time.sleep(PAUSE_S)
+
+
 def numbered(client: Readers, part: PlannedRange) -> PlannedRange:
-    """The range with the offset of its start, if the broker knows it."""
+    """The range with the offset of its start, if the broker knows it. Of a topic that is gone
+    nobody knows: whoever reads the range says so."""
     if part.start_offset != NO_OFFSETS:
         return part
     question, start = LogQuestion(), part.start
     question.places.add(
         ledger_id=start.ledger_id, entry_id=start.entry_id, batch_index=start.batch_index
     )
-    with client.open(part.topic) as reader:
-        offset = next(iter(reader.ask(question).of_places), NO_OFFSETS)
-    return replace(part, start_offset=offset)
+
+    def ask() -> int:
+        with client.open(part.topic) as reader:
+            return next(iter(reader.ask(question).of_places), NO_OFFSETS)
+
+    try:
+        return replace(part, start_offset=patiently(client.timeout_s, ask))
+    except TopicNotFoundError:
+        return part
+
+
+def entries_from(client: Readers, topic: str, place: Place) -> Iterator[StoredEntry]:
+    """Those of a topic partition from a place on, until none comes in time, or one is lost. A
+    connection that breaks is replaced where it was. Raises ``BrokerError``."""
+    heard_s = time.monotonic()
+    while True:
+        try:
+            with client.open(topic, place) as reader:
+                while (entry := next_entry(reader, client.timeout_s)) is not None:
+                    yield entry
+                    place = after_entry(entry.ledger_id, entry.entry_id)
+                    heard_s = time.monotonic()
+                return
+        except TopicNotFoundError:
+            return  # whoever reads on in it says so
+        except BrokerError as error:
+            late = time.monotonic() + PAUSE_S > heard_s + client.timeout_s
+            if late or not worth_another_try(error):
+                raise
+        time.sleep(PAUSE_S)
 
 
 def next_entry(reader: EntryReader, wait_s: float) -> StoredEntry | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import cast
 
 import pytest
@@ -12,10 +13,11 @@ from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.loss_reports import LossReports
 from magnetar.pipeline.losses import LedgerFacts, gap_before
 from magnetar.pipeline.places import START, Place
-from magnetar.pipeline.planning.splits import PlannedRange
+from magnetar.pipeline.planning.splits import PlannedRange, Split
 from magnetar.pipeline.reading import range_reading
-from magnetar.pipeline.reading.range_reading import entries_of
-from tests.unit.pipeline.driving import read_values
+from magnetar.pipeline.reading.range_reading import entries_from, entries_of, numbered
+from magnetar.pipeline.reading.split_readers import ReadTask, read_split
+from tests.unit.pipeline.driving import options, read_values
 from tests.unit.pipeline.fake_cluster import FakeCluster, FakeLog
 
 T = "persistent://public/default/t"
@@ -123,6 +125,43 @@ def test_a_connection_that_breaks_is_replaced_where_it_was() -> None:
     case.after(6, broke)
     assert case.read(fatal=True) == list(range(12))
     assert case.cluster.opened[-1] == (T, Place(2, 2, 0))
+
+
+def test_a_connection_that_breaks_ends_no_question_about_a_range() -> None:
+    """They were asked once: of a piece of a range (``minPartitions``) with the column ``offset``,
+    and for the chunks before a range."""
+    case = Case()
+    client = cast(BrokerClient, case.cluster)
+    piece = case.part.piece(Place(2, 1, 0), Place(2, 3, 0))
+    case.cluster.failures = 3
+    task = ReadTask(options(topics="t"), ("value", "offset"), case.reports, client)
+    (batch,) = read_split(Split(piece), task)
+    assert batch["offset"].to_pylist() == [5, 6]
+    case.cluster.failures = 10**6
+    with pytest.raises(BrokerError, match="broke"):
+        numbered(client, piece)
+    assert case.cluster.failures > 0
+
+    def broke() -> None:
+        case.cluster.failures = 2
+
+    case.cluster.failures = 1
+    case.after(5, broke)
+    found = entries_from(client, T, Place(1, 2, 0))
+    assert [entry[:2] for entry in islice(found, 9)] == [
+        (1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0), (3, 1), (3, 2),
+    ]  # fmt: skip
+
+
+def test_a_topic_that_went_before_a_range_was_numbered_is_a_loss() -> None:
+    case = Case()
+    piece = case.part.piece(Place(2, 1, 0), case.part.end)
+    case.cluster.delete(T)
+    client = cast(BrokerClient, case.cluster)
+    task = ReadTask(options(topics="t"), ("value", "offset"), case.reports, client)
+    assert not list(read_split(Split(piece), task))
+    assert case.reports.losses == 1
+    assert not list(entries_from(client, T, Place(1, 2, 0)))
 
 
 def test_a_slow_reader_does_not_use_up_the_patience() -> None:
