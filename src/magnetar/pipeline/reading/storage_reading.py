@@ -11,7 +11,8 @@ Rules:
   meanwhile, where nothing holds it (``planning/pins.py``).
 * Within a ledger no entry is left out: the library reads them in order, or fails.
 * An entry of which no bookie has a sound copy is a loss: it is read again after a moment, at those
-  who hold it by then. Of others right behind it that is not waited for again.
+  who hold it by then. Of others right behind it that is not waited for again. (Of one that all say
+  they do not have the broker says so, if it may be asked for the rest.)
 * From the first entry of a transaction on the rest is read through the broker, as if the bookies
   were out of reach: a marker behind it says whether it counts.
 * Where the bookies are out of reach the rest of the split is read through the broker, and that is
@@ -173,7 +174,7 @@ class StorageReading:
                     yield NumberedEntry(stored, UNNUMBERED)
                     self.expected = Place(ledger_id, entry.entry_id + 1, 0)
             except NoEntryError as error:
-                self._check_deleted(span, str(error))
+                told = self._check_deleted(span, str(error)) or told
             except EntryDamagedError as error:
                 told = self._read_elsewhere(span, str(error)) or told
             except (LedgerError, MetadataFormatError) as error:
@@ -202,12 +203,16 @@ class StorageReading:
         self.expected = go_on
         return None
 
-    def _check_deleted(self, span: LedgerSpan, why: str) -> None:
-        """An entry is not where it was: it was deleted meanwhile, or is out of reach."""
+    def _check_deleted(self, span: LedgerSpan, why: str) -> Mapping[int, bytes] | None:
+        """An entry is not where it was: it was deleted meanwhile, or is out of reach; where its
+        ledger lies by now. One that the log has and no bookie is lost, if no broker is to say."""
         before = self.expected
         self.expected = max(before, Place(span.ledger_id, self._next_of(span), 0))
         answer = self._ask([span.ledger_id])
         if answer is None or self._lost(answer):
-            return
+            return None
         if self._next_of(span) < span.stop_entry_id and self.expected <= before:
-            raise OutOfReachError(why)
+            if self._or_broker or span.ledger_id not in answer.stored_ledgers:
+                raise OutOfReachError(why)
+            return self._read_elsewhere(span, why)
+        return answer.stored_ledgers

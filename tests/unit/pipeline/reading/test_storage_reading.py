@@ -39,6 +39,7 @@ class FakeBookies:
         self.before_entry: Callable[[int], None] = lambda _number: None
         self.given = 0
         self.damaged: set[tuple[int, int]] = set()
+        self.missing: set[tuple[int, int]] = set()
         self.asked: list[tuple[int, int, int]] = []
 
     def __call__(self, _bookies: Mapping[str, tuple[str, int]]) -> Any:
@@ -58,6 +59,8 @@ class FakeBookies:
             if (ledger_id, entry_id) in self.damaged:
                 raise EntryDamagedError(f"no replica has a sound copy of {ledger_id}:{entry_id}")
             ledgers = {ledger.ledger_id: ledger for ledger in self._cluster.logs[TOPIC].ledgers}
+            if (ledger_id, entry_id) in self.missing:
+                raise NoEntryError(f"no replica has entry {ledger_id}:{entry_id}")
             if ledger_id not in ledgers or entry_id >= len(ledgers[ledger_id].entries):
                 raise NoEntryError(f"no replica has entry {ledger_id}:{entry_id}")
             payload = bytes(ledgers[ledger_id].entries[entry_id].payload())
@@ -266,6 +269,23 @@ def test_an_entry_without_a_sound_copy_is_a_loss(
         world.read(split)
     left = [value for value in world.values if value not in {1, 2, *range(13, 18)}]
     assert world.read(split, fatal=False) == left
+
+
+def test_an_entry_that_no_bookie_has_is_a_loss_where_no_broker_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an error, whatever ``failOnDataLoss`` said, which led to ``readMode=auto``: there it
+    was a loss."""
+    monkeypatch.setattr("magnetar.pipeline.reading.storage_reading.LOST_AGAIN_S", 0.0)
+    (split,) = world.splits()
+    (first, second, *_) = (ledger.ledger_id for ledger in world.cluster.logs[TOPIC].ledgers)
+    world.bookies.missing = {(first, 0), (first, 2), (first, 3), (second, 4)}
+    with pytest.raises(DataLossError, match=f"{TOPIC}: entry {first}:0 is lost: no replica has"):
+        world.read(split)
+    left = [value for value in world.values if value not in {0, 2, 3, *range(13, 18)}]
+    assert world.read(split, fatal=False) == left
+    (split,) = world.splits(or_broker=True)
+    assert world.read(split) == world.values, "the broker has them, here"
 
 
 def test_a_ledger_that_moved_is_read_where_it_is(
