@@ -3,8 +3,9 @@
 A message that came in chunks belongs to the range with its last chunk, wherever ranges are cut:
 every range can tell of it alone, and none waits for a chunk that may never come. So whoever meets
 a chunk whose first ones lie before its range looks back for them: a little way at first, then
-farther, at last ``LEDGERS_BACK`` ledgers (or to the start of the log, where ledgers are not known),
-each time reading forward from there to the range.
+farther, at last ``LEDGERS_BACK`` ledgers, or as many as chunks are missing, each of which may lie
+in one of its own (or to the start of the log, where ledgers are not known), each time reading
+forward from there to the range.
 
 What it finds is what who reads on from there would hold: with its first chunk a message begins (a
 producer that began anew may give its messages names that others had before), and of one that was
@@ -75,8 +76,11 @@ class EarlierEntries:
         before = [ledger_id for ledger_id in known if ledger_id < entry.ledger_id]
         if not known:
             yield START
-        for ledger_id in reversed(before[-LEDGERS_BACK:]):
-            yield Place(ledger_id, 0, 0)
+        back, most = 1, min(len(before), max(LEDGERS_BACK, missing))
+        while back <= most:
+            yield Place(before[-back], 0, 0)
+            # Twice as far each time, since all of it is read again.
+            back = min(2 * back, most) if back < most else most + 1
 
     def _chunks_since(
         self, place: Place, before: StoredEntry, meta: EntryMetadata

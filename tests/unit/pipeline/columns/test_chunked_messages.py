@@ -98,6 +98,35 @@ def test_a_message_that_its_producer_left_unfinished_is_no_part_of_the_next() ->
         assert list(read(log, first, 5)) == [(4, b"b01b11b21")]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8])
+def test_chunks_in_ledgers_of_their_own_are_found(count: int) -> None:
+    """Of ledgers before the range only two were looked into: a message in more of them was a loss,
+    though all of it was there."""
+    payloads = chunks(Message(b"x" * 100), count, "m")
+    log = [
+        entry._replace(ledger_id=3 * number, entry_id=0)
+        for number, entry in enumerate(stored(payloads))
+    ]
+    looks: list[Place] = []
+
+    def read_from(place: Place) -> Iterator[StoredEntry]:
+        looks.append(place)
+        return iter([each for each in log if each[:2] >= place[:2]])
+
+    reports = LossReports(fatal=True)
+    ids = [each.ledger_id for each in log]
+    earlier = EarlierEntries(TOPIC, read_from, lambda: ids, reports)
+    last = log[-1].ledger_id
+    decoder = EntryDecoder(("value",), TOPIC, Place(last, 0, 0), Place(last, 1, 0), earlier.chunks)
+    (batch,) = decoder.decode(log[-1:], [-1])
+    assert batch["value"].to_pylist() == [b"x" * 100]
+    assert len(looks) <= 5
+    del log[0], ids[0]  # by retention
+    earlier = EarlierEntries(TOPIC, read_from, lambda: ids, LossReports(fatal=False))
+    decoder = EntryDecoder(("value",), TOPIC, Place(last, 0, 0), Place(last, 1, 0), earlier.chunks)
+    assert not list(decoder.decode(log[-1:], [-1]))
+
+
 def test_what_is_known_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked_messages, "KNOWN_MAX", 1)
     names = [(name, n, 0) for n in range(4) for name in COUNTS if n < COUNTS[name]]
