@@ -194,6 +194,7 @@ class Planner:
         """Where a batch read ends in each partition, as far as the log reaches now."""
         bound = self._options.ending
         self._check_given(bound, extents)
+        self._check_times(bound, extents)
         places = {name: self._place(name, bound.at(name), extents[name]) for name in extents}
         points = self._checked(bound, places, extents)
         for name, point in points.items():
@@ -210,6 +211,19 @@ class Planner:
                 f"option {bound.option!r} has a place for {name}, which is none of the partitions "
                 f"read: {', '.join(extents)}"
             )
+
+    def _check_times(self, bound: Bound, extents: Extents) -> None:
+        """Times that were taken for each other would give no row, and no word."""
+        starting = self._options.starting
+        for name in extents:
+            start, end = starting.at(name), bound.at(name)
+            if not (isinstance(start, AtTime) and isinstance(end, AtTime)):
+                continue
+            if end.time_ms < start.time_ms:
+                raise ConfigError(
+                    f"option {bound.option!r}: the read of {name} would end at {end.time_ms}, "
+                    f"before it starts at {start.time_ms} ({starting.option})"
+                )
 
     @staticmethod
     def _explicit(bound: Bound, extents: Extents) -> set[str]:

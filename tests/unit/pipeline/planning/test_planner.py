@@ -114,6 +114,17 @@ def test_a_read_that_ends_before_it_starts_is_refused() -> None:
         bounds(planner(cluster_of(a=5, b=1), **given))
 
 
+def test_times_that_were_taken_for_each_other_are_refused() -> None:
+    """They gave no row, without a word."""
+    given = {"startingTimestamp": "2000", "endingTimestamp": "1000"}
+    with pytest.raises(ConfigError, match=r"'endingTimestamp'.*at 1000, before it starts at 2000"):
+        bounds(planner(cluster_of(a=5, b=1), **given))
+    by_partition = {"endingOffsetsByTimestamp": '{"b": 999}', "startingTimestamp": "1000"}
+    with pytest.raises(ConfigError, match=r"'endingOffsetsByTimestamp': the read of .*/b would"):
+        bounds(planner(cluster_of(a=5, b=1), **by_partition))
+    bounds(planner(cluster_of(a=5, b=1), startingTimestamp="5", endingTimestamp="5"))
+
+
 def test_a_stream_does_not_start_in_the_future() -> None:
     cluster = cluster_of(a=1, b=1)
     future = str(cluster.now_ms + 60_000)
