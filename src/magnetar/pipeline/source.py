@@ -119,7 +119,7 @@ class MagnetarDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with said_in_one_line():
-            options, values = self._write_options(schema, overwrite=overwrite)
+            options, values = self._write_options(schema, START_S, overwrite=overwrite)
             staged = options.delivery.exactly_once
             return BatchWriter(
                 StagedSink.of_batch(options, values) if staged else Sink(options, values)
@@ -129,15 +129,16 @@ class MagnetarDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         with said_in_one_line():
-            options, values = self._write_options(schema, overwrite=overwrite)
+            options, values = self._write_options(schema, None, overwrite=overwrite)
             staged = options.delivery.exactly_once
             return StreamWriter(
                 StagedSink.of_stream(options, values) if staged else Sink(options, values)
             )
 
     def _write_options(
-        self, schema: StructType, *, overwrite: bool
+        self, schema: StructType, patience_s: float | None, *, overwrite: bool
     ) -> tuple[WriteOptions, TypedWrite | None]:
+        """``patience_s``: so long a broker is waited for; None: as long as by what is sent."""
         PROCESS.prepare()
         options = parse_write_options(of_query(schema, self._raw))
         others = (*(name for name in COLUMNS if name != VALUE), *GIVEN_BY_THE_BROKER)
@@ -146,7 +147,9 @@ class MagnetarDataSource(DataSource):
         check_write_schema(schema, options, overwrite=overwrite, typed=typed)
         if column is None:
             return options, None
-        return options, plan_write(options.service_url, options.topic, column, options.values)
+        wait_s = options.send_timeout_ms / 1000 if patience_s is None else patience_s
+        plan = options.service_url, options.topic, column, options.values, wait_s
+        return options, plan_write(*plan)
 
 
 def inferred(options: ReadOptions) -> ReaderSchema | None:
@@ -157,7 +160,7 @@ def inferred(options: ReadOptions) -> ReaderSchema | None:
     client = BrokerClient(options.service_url, options.poll_timeout_ms / 1000)
     try:
         topics = dict.fromkeys(topic_of(name) for name in planner.partitions())
-        return infer(SchemaClient(client), list(topics), options.values)
+        return infer(SchemaClient(client, START_S), list(topics), options.values)
     finally:
         planner.close()
         client.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -24,6 +26,7 @@ from pulsar.schema import (
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import concat, lit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.standalone import Standalone
@@ -372,3 +375,39 @@ def test_typed_rows_written_exactly_once_carry_their_version(
         (one,) = consumed(connected, f"{topic}-k3", own, 1)
         assert (version_of(one), one.value()["number"]) == (0, 3), "each topic has got it"
         connected.close()
+
+
+def test_a_broker_that_restarts_ends_no_stream_of_typed_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its writer is made anew for each micro-batch, and asked for the schema once: the first one
+    that was planned meanwhile ended the query."""
+    with Standalone(tmp_path / "own") as own:
+        rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+        query = (
+            rows.selectExpr("named_struct('n', value) AS value")
+            .writeStream.format("magnetar")
+            .options(**{"service.url": own.service_url, "topic": "restarted"})
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+        try:
+            _wait_for_batch(query, 2)
+            own.kill()
+            time.sleep(2)
+            own.start()
+            before = query.lastProgress.batchId
+            _wait_for_batch(query, before + 3)
+        finally:
+            query.stop()
+        found = [row.value.n for row in read(spark, own, "restarted").collect()]
+        assert sorted(found) == list(range(len(found)))
+
+
+def _wait_for_batch(query: StreamingQuery, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while query.lastProgress is None or query.lastProgress.batchId < number:
+        assert query.exception() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

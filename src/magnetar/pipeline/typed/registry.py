@@ -7,6 +7,8 @@ asked for once.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from magnetar.model.errors import (
     BrokerError,
@@ -30,33 +32,28 @@ PAUSE_S = 0.5
 NOT_KNOWN = -1
 """When a version was made: the protocol does not say."""
 
+Answer = TypeVar("Answer")
+
 
 class SchemaClient:
-    """Of one cluster."""
+    """Of one cluster. ``patience_s``: so long the newest version of a topic is asked for, or one
+    brought, while nobody answers."""
 
-    def __init__(self, client: BrokerClient) -> None:
+    def __init__(self, client: BrokerClient, patience_s: float = 0.0) -> None:
         self._client = client
+        self._patience_s = patience_s
 
     def latest(self, topic: str) -> RegisteredSchema | None:
         """None if the topic has no schema, or is not there."""
         try:
-            return self._get(topic, None)
+            return _persist(lambda: self._get(topic, None), self._patience_s)
         except SchemaNotFoundError:
             return None
 
     def at(self, topic: str, version: int) -> TopicSchema:
-        """Asks again while nobody answers, for as long as the client waits. Raises
-        ``SchemaNotFoundError``, ``BrokerError``."""
-        deadline_s = time.monotonic() + self._client.timeout_s
-        while True:
-            try:
-                return self._get(topic, version).schema
-            except SchemaNotFoundError:
-                raise
-            except BrokerError as error:
-                if not worth_another_try(error) or time.monotonic() + PAUSE_S > deadline_s:
-                    raise
-                time.sleep(PAUSE_S)
+        """Asks again for as long as the client waits. Raises ``SchemaNotFoundError``,
+        ``BrokerError``."""
+        return _persist(lambda: self._get(topic, version), self._client.timeout_s).schema
 
     def _get(self, topic: str, version: int | None) -> RegisteredSchema:
         command = BaseCommand(type=BaseCommand.GET_SCHEMA)
@@ -79,6 +76,9 @@ class SchemaClient:
         """The version that the schema has on the topic, where it is registered if it is new: what
         a producer does that comes with it, so that the topic is made, too. Raises
         ``IncompatibleSchemaError`` with the registry's reason."""
+        return _persist(lambda: self._bring(topic, schema), self._patience_s)
+
+    def _bring(self, topic: str, schema: TopicSchema) -> int:
         partition = self._client.partitions(topic, make=True)[0]
         connection = BrokerConnection(self._client.owner(partition), self._client.timeout_s)
         command = BaseCommand(type=BaseCommand.PRODUCER)
@@ -90,3 +90,16 @@ class SchemaClient:
         finally:
             connection.close()
         return decode_version(answer.producer_success.schema_version)
+
+
+def _persist(ask: Callable[[], Answer], patience_s: float) -> Answer:
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except SchemaNotFoundError:
+            raise
+        except BrokerError as error:
+            if not worth_another_try(error) or time.monotonic() + PAUSE_S > until_s:
+                raise
+        time.sleep(PAUSE_S)

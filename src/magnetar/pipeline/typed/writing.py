@@ -85,7 +85,8 @@ class ValueWriter:
         found = self.plan.known.get(topic, self._versions.get(topic))
         if found is None:
             with closing(BrokerClient(self.plan.service_url, TIMEOUT_S)) as client:
-                found = self._versions[topic] = SchemaClient(client).bring(topic, self.plan.schema)
+                schemas = SchemaClient(client, TIMEOUT_S)
+                found = self._versions[topic] = schemas.bring(topic, self.plan.schema)
         return encode_version(found)
 
     def encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,15 +129,17 @@ def plan_write(
     topic: str | None,
     column: tuple[DataType, tuple[str, ...]],
     options: ValueOptions,
+    patience_s: float = 0.0,
 ) -> TypedWrite:
-    """Raises ``ConfigError``; ``IncompatibleSchemaError`` with the registry's reason."""
+    """``patience_s``: so long a broker is waited for: a stream's writer is made anew for each
+    micro-batch. Raises ``ConfigError``; ``IncompatibleSchemaError`` with the registry's reason."""
     kind, columns = column
     own = TYPE_OF.get(options.format)
     if topic is None:
         schema = schema_of(kind, json_form=own is SchemaType.JSON)
         return TypedWrite(schema, service_url, {}, columns)
     with closing(BrokerClient(service_url, TIMEOUT_S)) as client:
-        schemas = SchemaClient(client)
+        schemas = SchemaClient(client, patience_s)
         latest = schemas.latest(topic)
         reason = None
         if latest is not None:
