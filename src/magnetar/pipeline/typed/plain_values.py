@@ -109,7 +109,7 @@ def encode_plain(kind: SchemaType, array: Array) -> Array:
         else:
             parts = [micros // 1000]
         parts = [part.astype(">i8") for part in parts]
-    columns = [part.view(np.uint8).reshape(len(dense), -1) for part in parts]
+    columns = [part.view(np.uint8).reshape(len(dense), part.itemsize) for part in parts]
     data = np.ascontiguousarray(np.hstack(columns)).reshape(-1)
     rows = as_binary(of_size(data, SIZES[kind]))
     present = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))

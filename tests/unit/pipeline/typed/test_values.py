@@ -205,6 +205,17 @@ def test_values_of_the_wrong_size_are_bad(kind: SchemaType) -> None:
 
 # -- key-value pairs --------------------------------------------------------------------------
 
+@pytest.mark.parametrize("kind", sorted(PLAIN))
+@pytest.mark.parametrize("values", [[], [None], [None, None]])
+def test_tombstones_alone(kind: SchemaType, values: list[None]) -> None:
+    """A batch of rows without values could not be written: numpy made no table of none."""
+    schema = TopicSchema(kind, b"")
+    assert encode(schema, pa.array(values, arrow_of(schema))).to_pylist() == values
+    found, faults = decoded(schema, [*values])
+    assert found == values
+    assert faults.first() is None
+
+
 
 def pair(key: bytes | None, value: bytes | None) -> bytes:
     parts = [
