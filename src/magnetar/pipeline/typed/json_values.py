@@ -248,22 +248,33 @@ def _of_leaf(kind: AvroType, writer: AvroType | None, place: str) -> Reader:
         return lambda value: _decimal(value, decimal[1], place, exact)
     if kind.name in ("string", "enum", "bytes", "fixed"):
         return _text
+    if kind.name in ("float", "double"):
+        return lambda value: _real(value, kind, place)
     timed = (kind.name, kind.logical) in TIMES
     unit = 1000 if timed and unit_of(kind, writer).endswith("timestamp-millis") else 1
-    right: tuple[type, ...] = {
-        "boolean": (bool,), "int": (int,), "long": (int,),
-    }.get(kind.name, (int, float, Decimal))  # fmt: skip
+    right = bool if kind.name == "boolean" else int
 
     def read(value: Any) -> Any:
         if value is None:
             return None
-        if not isinstance(value, right) or (isinstance(value, bool) and bool not in right):
+        if not isinstance(value, right) or (isinstance(value, bool) and right is not bool):
             raise _Unfit(f"{place}: {_shown(value)} is no {kind}")
-        if isinstance(value, Decimal):
-            return float(value)
-        return value * unit if isinstance(value, int) and unit != 1 else value
+        return value * unit if unit != 1 else value
 
     return read
+
+
+def _real(value: Any, kind: AvroType, place: str) -> float | None:
+    """Also of a whole number: JSON has one kind of numbers, and Arrow takes none as a float that is
+    not exactly that."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return float(value)
+    except OverflowError:
+        pass
+    raise _Unfit(f"{place}: {_shown(value)} is no {kind}")
 
 
 def _text(value: Any) -> str | None:

@@ -149,6 +149,22 @@ def test_decimals_of_json_are_what_was_written_or_no_values() -> None:
     assert (faults.first() or ("", ""))[1].endswith("1.239 has more than 2 digits behind its point")
 
 
+def test_whole_numbers_are_floats_however_large() -> None:
+    """JavaScript writes 1e20 so. By columns they were, one by one (as in a block with a value that
+    is none) they were no values, where no float is exactly the same."""
+    schema = json_schema(field("d", "double"), field("f", "float"))
+    text = [b'{"d":100000000000000000001,"f":16777217}', b'{"d":9007199254740993,"f":-3}']
+    wanted = [{"d": 1e20, "f": 16777216.0}, {"d": 9007199254740992.0, "f": -3.0}]
+    assert decoded(schema, [*text])[0] == wanted
+    found, faults = decoded(schema, [*text, b"no JSON", b'{"d":%s}' % (b"9" * 400)])
+    assert found[:2] == wanted
+    assert faults.bad.tolist() == [False, False, True, True]
+    timed = json_schema(
+        field("t", {"type": "long", "logicalType": "timestamp-millis"}), field("d", "double")
+    )
+    assert decoded(timed, [b'{"t":1,"d":9007199254740993}'])[1].first() is None
+
+
 def test_json_that_the_schema_has_not_is_not_written() -> None:
     schema = json_schema(field("s", "string"), field("d", ["null", "double"]))
     for row, why in (
@@ -189,6 +205,17 @@ def test_values_without_a_definition(kind: SchemaType, data: bytes, value: Any) 
     assert encode_plain(kind, pa.array(found, arrow_of(schema))).to_pylist() == [data, None, data]
 
 
+@pytest.mark.parametrize("kind", sorted(PLAIN))
+@pytest.mark.parametrize("values", [[], [None], [None, None]])
+def test_tombstones_alone(kind: SchemaType, values: list[None]) -> None:
+    """A batch of rows without values could not be written: numpy made no table of none."""
+    schema = TopicSchema(kind, b"")
+    assert encode(schema, pa.array(values, arrow_of(schema))).to_pylist() == values
+    found, faults = decoded(schema, [*values])
+    assert found == values
+    assert faults.first() is None
+
+
 def test_an_instant_has_nanoseconds() -> None:
     found, _ = decoded(TopicSchema(SchemaType.INSTANT, b""), [struct.pack(">qi", 1, 1999)])
     assert found == [datetime(1970, 1, 1, 0, 0, 1, 1, UTC)]
@@ -204,17 +231,6 @@ def test_values_of_the_wrong_size_are_bad(kind: SchemaType) -> None:
 
 
 # -- key-value pairs --------------------------------------------------------------------------
-
-@pytest.mark.parametrize("kind", sorted(PLAIN))
-@pytest.mark.parametrize("values", [[], [None], [None, None]])
-def test_tombstones_alone(kind: SchemaType, values: list[None]) -> None:
-    """A batch of rows without values could not be written: numpy made no table of none."""
-    schema = TopicSchema(kind, b"")
-    assert encode(schema, pa.array(values, arrow_of(schema))).to_pylist() == values
-    found, faults = decoded(schema, [*values])
-    assert found == values
-    assert faults.first() is None
-
 
 
 def pair(key: bytes | None, value: bytes | None) -> bytes:
