@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql.types import DataType, StructField, StructType
@@ -29,24 +29,28 @@ VALUE: Final = "value"
 
 @dataclass(frozen=True)
 class ReaderSchema:
-    """What values are read with: a version of the schema of ``topic``."""
+    """What values are read with: a version of the schema of ``topic``. ``others``: of other topics
+    that are read with it the versions of their own schemas, where these are written otherwise."""
 
     topic: str
     version: int
     schema: TopicSchema
+    others: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def type(self) -> DataType:
         return value_type(self.schema)
 
     def to_text(self) -> str:
-        parts = {
+        parts: dict[str, Any] = {
             "topic": self.topic,
             "version": self.version,
             "type": self.schema.kind.name,
             "definition": b64encode(self.schema.data).decode(),
             "properties": dict(self.schema.properties),
         }
+        if self.others:
+            parts["others"] = dict(self.others)
         return json.dumps(parts, sort_keys=True)
 
     @classmethod
@@ -54,7 +58,7 @@ class ReaderSchema:
         parts: dict[str, Any] = json.loads(text)
         data = b64decode(parts["definition"])
         schema = TopicSchema(SchemaType[parts["type"]], data, parts["properties"])
-        return cls(parts["topic"], parts["version"], schema)
+        return cls(parts["topic"], parts["version"], schema, parts.get("others", {}))
 
 
 def infer(
@@ -91,7 +95,9 @@ def _of_all(schemas: Sequence[ReaderSchema], options: ValueOptions) -> ReaderSch
                 f"{_type(first).simpleString()} and {_type(each).simpleString()}; read them in "
                 "queries of their own, or with valueFormat=bytes"
             )
-    return first
+    # The same columns may be written otherwise: a time in another unit, a field that may be null.
+    others = {each.topic: each.version for each in schemas if each.schema != first.schema}
+    return replace(first, others=others)
 
 
 def _type(schema: ReaderSchema) -> DataType:

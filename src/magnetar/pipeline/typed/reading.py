@@ -2,7 +2,8 @@
 
 A message says with which version of its topic's schema it was written; a batch is decoded version
 by version, mostly one. A version is asked for once a process. Messages without one were written by
-producers without a schema: they are read with the reader's own.
+producers without a schema: they are read with the reader's own, or, where several topics are read,
+with that which their topic had when the query was planned.
 
 What cannot be read ends the task with an error that names the message, or is null
 (``ValueOptions.permissive``), with its bytes in ``_corrupt_record``.
@@ -122,10 +123,15 @@ class TypedValues:
     def _new_decoder(self, version: int) -> ValueDecoder | str:
         reader = self._read.reader
         try:
-            writer = reader.schema if version == NO_VERSION else self._writer(version)
+            writer = self._own() if version == NO_VERSION else self._writer(version)
             return decoder_of(reader.schema, writer, self.kind)
         except (SchemaNotFoundError, InvalidSchemaError) as error:
             return str(error)
+
+    def _own(self) -> TopicSchema:
+        """Of the topic. Raises ``SchemaNotFoundError``."""
+        version = self._read.reader.others.get(self._topic)
+        return self._read.reader.schema if version is None else self._versions(version)
 
     def _writer(self, version: int) -> TopicSchema:
         """Asked also of the version that the reader's is of: a topic that was made anew since the

@@ -202,6 +202,31 @@ def test_which_schema_a_read_has() -> None:
             inferred(format_, topics, a=one, b=other)
 
 
+def test_values_without_a_version_are_read_by_the_schema_of_their_own_topic() -> None:
+    """They were read by that of the first topic: where its columns are the same and its bytes are
+    not, they were other values, or none."""
+    millis, micros = (
+        definition(("at", {"type": "long", "logicalType": f"timestamp-{unit}"}), ("n", kind))
+        for unit, kind in (("millis", "int"), ("micros", ["null", "int"]))
+    )
+    found = inferred(
+        "schema", ["a", "b", "c"], a=schema(millis), b=schema(micros), c=schema(millis)
+    )
+    assert found == ReaderSchema("a", 3, schema(millis), {"b": 3})
+    found = ReaderSchema.from_text(found.to_text())
+    read = TypedRead(found, False, "pulsar://h:1", 1.0)
+    stored = written(micros, {"at": 1_790_000_000_123_456, "n": 7})
+    of_b = TypedValues(read, "b", lambda version: {3: schema(micros)}[version])
+    for version in (None, 3):
+        values = of_b.batch(batch([(version, stored)])).column("value")
+        assert values.field(0).cast(pa.int64()).to_pylist() == [1_790_000_000_123_456]
+        assert values.field(1).to_pylist() == [7]
+    of_c = TypedValues(read, "c", lambda version: schema(THIRD))
+    stored = written(millis, {"at": 1_790_000_000_123, "n": 7})
+    values = of_c.batch(batch([(None, stored)])).column("value")
+    assert values.field(0).cast(pa.int64()).to_pylist() == [1_790_000_000_123_000]
+
+
 def test_the_schema_goes_with_the_columns() -> None:
     reader = ReaderSchema(TOPIC, 1, schema(SECOND))
     columns = spark_schema(["key", "value"])
