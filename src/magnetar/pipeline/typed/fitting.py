@@ -161,8 +161,8 @@ def schema_of(column: DataType, json_form: bool) -> TopicSchema:
     """The schema of a column's values, for a topic that has none. Raises ``ConfigError``."""
     kind = SchemaType.JSON if json_form else SchemaType.AVRO
     if isinstance(column, (StructType, ArrayType, MapType, DecimalType)):
-        data = json.dumps(_definition(column, RECORD_NAME, json_form)).encode()
-        return TopicSchema(kind, data)
+        made = _Definitions(json_form).of(column, RECORD_NAME)
+        return TopicSchema(kind, json.dumps(made).encode())
     plain = PLAIN_WRITTEN.get(type(column))
     if plain is None:
         raise ConfigError(
@@ -172,38 +172,60 @@ def schema_of(column: DataType, json_form: bool) -> TopicSchema:
     return TopicSchema(plain, b"")
 
 
-def _definition(column: DataType, name: str, json_form: bool) -> Any:
-    if isinstance(column, StructType):
-        fields = [_field(each, name, json_form) for each in column.fields]
-        return {"type": "record", "name": name, "fields": fields}
-    if isinstance(column, ArrayType):
-        items = _definition(column.elementType, f"{name}_item", json_form)
-        return {"type": "array", "items": ["null", items] if column.containsNull else items}
-    if isinstance(column, MapType):
-        if not isinstance(column.keyType, StringType):
+class _Definitions:
+    """Of one schema, whose records all have names of their own: made of the columns' names, two of
+    which may come to the same (``a.b_c`` and ``a_b.c``)."""
+
+    def __init__(self, json_form: bool) -> None:
+        self._json = json_form
+        self._taken: set[str] = set()
+
+    def of(self, column: DataType, name: str) -> Any:
+        if isinstance(column, StructType):
+            record = self._name(name)
+            fields = [self._field(each, name) for each in column.fields]
+            return {"type": "record", "name": record, "fields": fields}
+        if isinstance(column, ArrayType):
+            items = self.of(column.elementType, f"{name}_item")
+            return {"type": "array", "items": ["null", items] if column.containsNull else items}
+        if isinstance(column, MapType):
+            if not isinstance(column.keyType, StringType):
+                raise ConfigError(
+                    f"{name}: keys of a map are text, not {column.keyType.simpleString()}"
+                )
+            values = self.of(column.valueType, f"{name}_value")
+            maybe = ["null", values] if column.valueContainsNull else values
+            return {"type": "map", "values": maybe}
+        return self._leaf(column, name)
+
+    def _leaf(self, column: DataType, name: str) -> Any:
+        if self._json and isinstance(column, (BinaryType, DecimalType)):
             raise ConfigError(
-                f"{name}: keys of a map are text, not {column.keyType.simpleString()}"
+                f"{name}: JSON has no exact form of {column.simpleString()}; cast it to string"
             )
-        values = _definition(column.valueType, f"{name}_value", json_form)
-        return {"type": "map", "values": ["null", values] if column.valueContainsNull else values}
-    if json_form and isinstance(column, (BinaryType, DecimalType)):
-        raise ConfigError(
-            f"{name}: JSON has no exact form of {column.simpleString()}; cast it to string"
-        )
-    if isinstance(column, DecimalType):
-        digits = {"precision": column.precision, "scale": column.scale}
-        return {"type": "bytes", "logicalType": "decimal", **digits}
-    if type(column) in _LOGICAL:
-        stored, logical = _LOGICAL[type(column)]
-        return {"type": stored, "logicalType": logical[0]}
-    names = _WRITABLE.get(type(column))
-    if names is None:
-        raise ConfigError(f"{name}: {column.simpleString()} is not written by a schema; cast it")
-    return names[0]
+        if isinstance(column, DecimalType):
+            digits = {"precision": column.precision, "scale": column.scale}
+            return {"type": "bytes", "logicalType": "decimal", **digits}
+        if type(column) in _LOGICAL:
+            stored, logical = _LOGICAL[type(column)]
+            return {"type": stored, "logicalType": logical[0]}
+        names = _WRITABLE.get(type(column))
+        if names is None:
+            raise ConfigError(
+                f"{name}: {column.simpleString()} is not written by a schema; cast it"
+            )
+        return names[0]
 
+    def _name(self, wanted: str) -> str:
+        number, name = 1, wanted
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
 
-def _field(field: Any, record: str, json_form: bool) -> dict[str, Any]:
-    kind = _definition(field.dataType, f"{record}_{field.name}", json_form)
-    if not field.nullable:
-        return {"name": field.name, "type": kind}
-    return {"name": field.name, "type": ["null", kind], "default": None}
+    def _field(self, field: Any, record: str) -> dict[str, Any]:
+        kind = self.of(field.dataType, f"{record}_{field.name}")
+        if not field.nullable:
+            return {"name": field.name, "type": kind}
+        return {"name": field.name, "type": ["null", kind], "default": None}

@@ -160,6 +160,18 @@ def test_the_schema_of_rows_that_bring_none() -> None:
         schema_of(columns("a interval"), json_form=False)
 
 
+def test_records_of_rows_have_names_of_their_own() -> None:
+    """Two of one name are no schema: such rows were refused by every registry."""
+    found = columns(
+        "a_b struct<x: int>, a struct<b: struct<y: string>>, c array<struct<z: int>>, "
+        "c_item struct<w: map<string,struct<v: int>>>, c_item_w_value struct<u: int>"
+    )
+    own = schema_of(found, json_form=False)
+    assert spark_type(avro_of(own)) == found
+    assert unfit(own, found) is None
+    assert own == schema_of(found, json_form=False)
+
+
 def test_which_columns_make_a_value() -> None:
     def of(text: str, format_: str) -> tuple[str, tuple[str, ...]] | None:
         found = value_column(columns(text), OTHERS, ValueOptions(format_))
