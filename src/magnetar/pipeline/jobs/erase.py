@@ -55,7 +55,7 @@ class EraseReport(Report):
 
     @property
     def ok(self) -> bool:
-        left = any(each.left for each in self.topics.values())
+        left = any(each.left or each.named for each in self.topics.values())
         return not (left or any(self.compacted.values()) or self.errors)
 
     def lines(self) -> Iterator[str]:
@@ -72,6 +72,11 @@ class EraseReport(Report):
                 yield (
                     f"  NOT erased: {each.left:,} entries of the side table hold messages of other "
                     "keys, too, and cannot be taken apart"
+                )
+            if each.named:
+                yield (
+                    "  NOT erased from snapshots that tags or branches keep "
+                    f"({', '.join(each.named)}): drop these, and run it again"
                 )
             if self.compacted.get(topic):
                 yield (

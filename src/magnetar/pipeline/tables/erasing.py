@@ -10,7 +10,7 @@ Rules:
 * Rows of an entry lie in the table and in the side table; both are rewritten. The entry's checksum
   is no longer true and is left out, as very old clients did.
 * All older snapshots expire with the erasure, and their files are removed: before that nothing is
-  erased.
+  erased. Those that tags or branches name stay, and are named (``named``).
 * Of a record batch of Kafka's, which is kept whole, a record of the key stays without key, value
   and headers: offsets do not change.
 * Other entries that are kept whole and hold messages of other keys, too, are not taken apart; they
@@ -36,6 +36,7 @@ from magnetar.pipeline.tables.topic_table import TopicTable
 from magnetar.pipeline.tables.upkeep import (
     TableUpkeep,
     expire,
+    names_of_others,
     read_files,
     replace_files,
     rewritten,
@@ -66,11 +67,13 @@ FOREVER_MS: Final = 2**62
 
 @dataclass
 class Erased:
-    """``left``: entries that hold messages of the key among others, and were not taken apart."""
+    """``left``: entries that hold messages of the key among others, and were not taken apart.
+    ``named``: tags and branches whose snapshots may have some still."""
 
     messages: int = 0
     entries: int = 0
     left: int = 0
+    named: list[str] = field(default_factory=list)
     kept: TableUpkeep = field(default_factory=TableUpkeep)
 
 
@@ -91,6 +94,7 @@ def erase(table: TopicTable, key: str, *, dry_run: bool = False) -> Erased:
     for each in tables:
         each.refresh()
         expire(each, FOREVER_MS, done.kept)
+        done.named += [f"{'.'.join(each.name())}: {name}" for name in names_of_others(each)]
     return done
 
 

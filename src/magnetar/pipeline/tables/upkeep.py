@@ -4,6 +4,7 @@ names is removed.
 Rules:
 
 * A file is removed after the commit that lets go of it, and never one that a snapshot names.
+  Snapshots that tags and branches name do not expire: somebody wants them.
 * A file that no snapshot names may be one that a job is about to commit: it is removed when it is
   older than any job's round (``ORPHAN_AGE_MS``). One from before the table was made is of another
   that had its name, and may be brought back.
@@ -134,14 +135,16 @@ def replace_files(table: Table, old: Sequence[DataFile], new: Sequence[DataFile]
 
 
 def expire(table: Table, before_ms: int, kept: TableUpkeep) -> None:
-    """Snapshots of before that time go, but for the last, and the files that only they name."""
+    """Snapshots of before that time go, but for the last and those that somebody has given a name,
+    and the files that only they name."""
     what = f"expiring snapshots of table {'.'.join(table.name())}"
     with table_errors(what):
-        current = table.metadata.current_snapshot_id
+        stay = {each.snapshot_id for each in table.metadata.refs.values()}
+        stay.add(table.metadata.current_snapshot_id or 0)
         old = [
             each.snapshot_id
             for each in table.metadata.snapshots
-            if each.timestamp_ms < before_ms and each.snapshot_id != current
+            if each.timestamp_ms < before_ms and each.snapshot_id not in stay
         ]
         if not old:
             return
@@ -187,6 +190,12 @@ def remove_orphans(
             chosen = FileSelector(folder, allow_not_found=True, recursive=True)
             for each in files.get_file_info(chosen):
                 if _left(each, *ages) and _bare(each.path) not in named:
+def names_of_others(table: Table) -> list[str]:
+    """The tags and branches that keep another snapshot than the last."""
+    current, refs = table.metadata.current_snapshot_id, table.metadata.refs
+    return sorted(name for name, ref in refs.items() if ref.snapshot_id != current)
+
+
                     files.delete_file(each.path)
                     kept.files_removed += 1
 
