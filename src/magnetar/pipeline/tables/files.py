@@ -25,6 +25,10 @@ from magnetar.pipeline.columns.protobuf_columns import Ints
 
 GROUP_BYTES: Final = 4 << 20
 FILE_BYTES: Final = 256 << 20
+"""Of rows, as they are in memory: a file is read whole when messages are erased from it."""
+FULL: Final = "-full.parquet"
+"""Ends the name of a file that is as large as files become, however well its rows were compressed:
+nothing is won by writing it again with others."""
 OPEN_BYTES_MAX: Final = 64 << 20
 """Of rows that wait for their group to be full, over all files that are being written."""
 
@@ -92,9 +96,11 @@ class _OpenFile:
 
 class FileWriter:
     """Writes files of one table. ``close`` gives what was written; what is not closed is left in
-    the storage, and no snapshot names it."""
+    the storage, and no snapshot names it. ``coming``: so many bytes of rows are known to come, of
+    one span."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, coming: int = 0) -> None:
+        self._coming = coming
         self._table = table
         self._io: FileIO = table.io
         self._schema = table.schema()
@@ -127,6 +133,7 @@ class FileWriter:
             if file.file_bytes >= FILE_BYTES:
                 self._finish(span)
         while sum(file.row_bytes for file in self._open.values()) > OPEN_BYTES_MAX:
+            self._coming -= part.nbytes
             max(self._open.values(), key=lambda file: file.row_bytes).write_group()
 
     def end_ledger(self) -> None:
@@ -161,7 +168,7 @@ class FileWriter:
         ]
 
     def _new(self, span: Span) -> _OpenFile:
-        name = f"{uuid.uuid4()}.parquet"
+        name = f"{uuid.uuid4()}{FULL if self._coming >= FILE_BYTES else '.parquet'}"
         if span.number is not None:
             name = f"{self._name}={span.number}/{name}"
         path = self._locations.new_data_location(name)

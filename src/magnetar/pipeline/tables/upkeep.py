@@ -31,12 +31,17 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from magnetar.model.errors import TableError
-from magnetar.pipeline.tables.files import FileWriter
+from magnetar.pipeline.tables.files import FULL, FileWriter
 from magnetar.pipeline.tables.small_files import SizedFile, SmallFilesRule
 from magnetar.pipeline.tables.topic_table import MADE, TopicTable
+from magnetar.tables.ledger_files import open_parquet
 from magnetar.tables.warehouse import table_errors
 
 ORPHAN_AGE_MS: Final = 24 * 3_600_000
+ROW_BYTES_MAX: Final = 1 << 30
+"""Of rows that are rewritten together."""
+ROW_BYTES_LEAST: Final = 128
+"""Of a row, whatever is in it."""
 ORDER: Final = [
     (name, "ascending") for name in ("partition", "ledger_id", "entry_id", "batch_index")
 ]
@@ -83,12 +88,39 @@ def compact(table: Table, kept: TableUpkeep, rule: SmallFilesRule = SMALL_FILES)
 
 def _groups(table: Table, rule: SmallFilesRule) -> Iterator[list[FileScanTask]]:
     tasks = [task for task in table.scan().plan_files() if not task.delete_files]
-    files = [
-        SizedFile(number, repr(task.file.partition), task.file.file_size_in_bytes)
-        for number, task in enumerate(tasks)
-    ]
+    files = [_sized(number, task.file) for number, task in enumerate(tasks)]
     for group in rule.groups(files):
-        yield [tasks[each.number] for each in group]
+        yield from _in_memory(table, [tasks[each.number] for each in group])
+
+
+def _sized(number: int, file: DataFile) -> SizedFile:
+    full = file.file_path.endswith(FULL)
+    return SizedFile(number, repr(file.partition), file.file_size_in_bytes, full)
+
+
+def _in_memory(table: Table, tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    """Those of a group that are rewritten together: their rows are in memory meanwhile, and are
+    many times as large as their files, perhaps."""
+    part: list[FileScanTask] = []
+    size = 0
+    for task in tasks:
+        rows = _row_bytes(table, task.file)
+        if len(part) > 1 and size + rows > ROW_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += rows
+    if len(part) > 1:  # one alone would be written again for nothing
+        yield part
+
+
+def _row_bytes(table: Table, file: DataFile) -> int:
+    """About, and rather too many."""
+    with open_parquet(table.io, file.file_path) as found:
+        told = found.metadata
+        groups = (told.row_group(number) for number in range(told.num_row_groups))
+        stored = sum(each.total_byte_size for each in groups)
+        return int(max(stored, told.num_rows * ROW_BYTES_LEAST))
 
 
 def read_files(table: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
@@ -99,7 +131,7 @@ def read_files(table: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
 
 def rewritten(table: Table, rows: pa.Table) -> list[DataFile]:
     """New files with these rows, which are in order; in no snapshot yet."""
-    writer = FileWriter(table)
+    writer = FileWriter(table, rows.nbytes)
     if rows.num_rows:
         ids = rows["ledger_id"].to_numpy()
         changes = (np.flatnonzero(np.diff(ids)) + 1).tolist()
@@ -158,6 +190,12 @@ def expire(table: Table, before_ms: int, kept: TableUpkeep) -> None:
             kept.files_removed += 1
 
 
+def names_of_others(table: Table) -> list[str]:
+    """The tags and branches that keep another snapshot than the last."""
+    current, refs = table.metadata.current_snapshot_id, table.metadata.refs
+    return sorted(name for name, ref in refs.items() if ref.snapshot_id != current)
+
+
 def named_files(table: Table) -> set[str]:
     """Every file that a snapshot of the table names: data, manifests, lists of them."""
     found: set[str] = set()
@@ -190,12 +228,6 @@ def remove_orphans(
             chosen = FileSelector(folder, allow_not_found=True, recursive=True)
             for each in files.get_file_info(chosen):
                 if _left(each, *ages) and _bare(each.path) not in named:
-def names_of_others(table: Table) -> list[str]:
-    """The tags and branches that keep another snapshot than the last."""
-    current, refs = table.metadata.current_snapshot_id, table.metadata.refs
-    return sorted(name for name, ref in refs.items() if ref.snapshot_id != current)
-
-
                     files.delete_file(each.path)
                     kept.files_removed += 1
 
