@@ -383,6 +383,48 @@ def test_values_have_their_types_and_what_does_not_fit_is_set_aside(
     assert values[-1] == b"\xff\xff\xff no flight"
 
 
+class EarlierFlight(Record):  # type: ignore[misc]
+    carrier = String(required=True)
+    pilot = String(default="", required_default=True)
+
+
+class LaterFlight(Record):  # type: ignore[misc]
+    gate = String(default="A1", required_default=True)
+    carrier = String(required=True)
+
+
+def test_a_field_that_a_newer_schema_drops_stays_in_the_table(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    """Its column stayed, and was null in all that was taken after the newer schema was there,
+    whatever it was written with."""
+    topic = "evolving"
+    earlier = client.create_producer(topic, schema=AvroSchema(EarlierFlight))
+    for number in range(60):
+        earlier.send(EarlierFlight(carrier=f"C{number}", pilot=f"P{number}"))
+    before = take(platform, tmp_path, topic).rows
+    assert 0 < before < 60
+    later = client.create_producer(topic, schema=AvroSchema(LaterFlight))
+    for number in range(60, 80):
+        later.send(LaterFlight(carrier=f"C{number}", gate="B2"))
+        earlier.send(EarlierFlight(carrier=f"D{number}", pilot=f"Q{number}"))
+    earlier.close()
+    later.close()
+    close_ledgers(platform, topic)
+    done = take(platform, tmp_path, topic)
+    assert (before + done.rows, done.unfit) == (100, 0)
+    values = rows_of(tmp_path, topic).sort_by("offset")["value"].to_pylist()
+    for number, value in enumerate(values[:60]):
+        gate = None if number < before else "A1"
+        assert value == {"carrier": f"C{number}", "pilot": f"P{number}", "gate": gate}
+    assert values[60::2] == [
+        {"carrier": f"C{number}", "pilot": None, "gate": "B2"} for number in range(60, 80)
+    ]
+    assert values[61::2] == [
+        {"carrier": f"D{number}", "pilot": f"Q{number}", "gate": "A1"} for number in range(60, 80)
+    ]
+
+
 def test_small_files_become_one_and_a_key_is_erased(
     platform: Standalone, client: pulsar.Client, tmp_path: Path
 ) -> None:

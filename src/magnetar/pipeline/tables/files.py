@@ -116,6 +116,11 @@ class FileWriter:
         self._done: list[WrittenFile] = []
         self.rows = 0
 
+    def type_of(self, column: str) -> pa.DataType | None:
+        """Of a column of the table, in Arrow; None: it was dropped."""
+        at = self._arrow.get_field_index(column)
+        return self._arrow.field(at).type if at >= 0 else None
+
     def write(self, rows: pa.Table) -> None:
         """Whole entries of one ledger."""
         if not rows.num_rows:
@@ -128,12 +133,12 @@ class FileWriter:
                 file = self._open[span] = self._new(span)
             file.rows.append(part)
             file.row_bytes += part.nbytes
+            self._coming -= part.nbytes
             if file.row_bytes >= GROUP_BYTES:
                 file.write_group()
             if file.file_bytes >= FILE_BYTES:
                 self._finish(span)
         while sum(file.row_bytes for file in self._open.values()) > OPEN_BYTES_MAX:
-            self._coming -= part.nbytes
             max(self._open.values(), key=lambda file: file.row_bytes).write_group()
 
     def end_ledger(self) -> None:

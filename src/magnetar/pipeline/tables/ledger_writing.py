@@ -34,6 +34,7 @@ from magnetar.pipeline.reading.passing_ledgers import LostEntries, PassingLedger
 from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.tables.entry_rows import EntryRows, Rows
 from magnetar.pipeline.tables.files import FileWriter
+from magnetar.pipeline.tables.former_fields import FormerFields
 from magnetar.pipeline.tables.topic_table import TopicTable, WrittenLedger, why_lost
 from magnetar.pipeline.topic_names import partition_number, topic_of
 from magnetar.pipeline.typed.inference import ReaderSchema
@@ -88,11 +89,12 @@ class LedgerWriting:
         self._beside = 0
         self._lost: list[LostEntries] = []
         self._reader_version = -1
+        self._former: FormerFields | None = None
         self._values = self._typed_values()
 
     def _typed_values(self) -> TypedValues | None:
-        task = self._task
-        if task.reader_text is None:
+        task, kind = self._task, self._main.type_of(VALUE)
+        if task.reader_text is None or kind is None:
             return None
         reader = ReaderSchema.from_text(task.reader_text)
         self._reader_version = reader.version
@@ -102,6 +104,7 @@ class LedgerWriting:
         def version(number: int) -> TopicSchema:
             return VERSIONS.get(task.service_url, topic, task.created_ms, number, task.timeout_s)
 
+        self._former = FormerFields(kind, read, topic, version)
         return TypedValues(read, topic, version)
 
     def run(self) -> WrittenLedger:
@@ -199,9 +202,9 @@ class LedgerWriting:
     def _fitting(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table | None]:
         """The rows whose values fit the schema, and the others."""
         table = pa.Table.from_batches([batch])
-        if self._values is None:
+        if self._values is None or self._former is None:
             return table, None
-        needed = {
+        told = {
             VALUE: batch.column("payload"),
             "message_id": pa.StructArray.from_arrays(
                 [batch.column(name) for name in ("ledger_id", "entry_id", "batch_index")],
@@ -209,8 +212,10 @@ class LedgerWriting:
             ),
             "schema_version": batch.column("schema_version"),
         }
-        values = self._values.batch(pa.RecordBatch.from_pydict(needed))
-        table = table.append_column(VALUE, values.column(VALUE))
+        needed = pa.RecordBatch.from_pydict(told)
+        values = self._values.batch(needed)
+        typed = self._former.filled(needed, values.column(VALUE))
+        table = table.append_column(VALUE, typed)
         bad = values.column(CORRUPT).is_valid().to_numpy(zero_copy_only=False)
         if not bad.any():
             return table, None
