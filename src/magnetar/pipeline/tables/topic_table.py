@@ -30,6 +30,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import And, EqualTo
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
@@ -94,6 +95,24 @@ def table_name(topic: str) -> str:
     if tuple(found) != whole or "_" in tenant + namespace:
         found[1] += f"_{zlib.crc32(topic.encode()):08x}"
     return ".".join(found)
+
+
+def is_text_of_bytes(there: pa.DataType, new: pa.DataType) -> bool:
+    """Whether bytes, anywhere in ``new``, would go into a column of text."""
+    if pa.types.is_struct(there) and pa.types.is_struct(new):
+        known = {each.name: each.type for each in there}
+        both = (each for each in new if each.name in known)
+        return any(is_text_of_bytes(known[each.name], each.type) for each in both)
+    if is_list(there) and is_list(new):
+        return is_text_of_bytes(there.value_type, new.value_type)
+    if pa.types.is_map(there) and pa.types.is_map(new):
+        return is_text_of_bytes(there.item_type, new.item_type)
+    text = pa.types.is_string(there) or pa.types.is_large_string(there)
+    return bool(text and pa.types.is_binary(new))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 class TopicTable:
@@ -236,6 +255,9 @@ class TopicTable:
     def widen(self, value: pa.DataType, reader_text: str) -> bool:
         """Values are of a newer schema: take its columns, if those that are there can stay."""
         main = self.main
+        there = schema_to_pyarrow(main.schema())
+        if VALUE in there.names and is_text_of_bytes(there.field(VALUE).type, value):
+            return False  # Iceberg lets it pass; a file with such values cannot be written
         try:
             with table_errors(f"columns of table {self.place.table}"), main.transaction() as change:
                 with change.update_schema() as columns:
