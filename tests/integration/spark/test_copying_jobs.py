@@ -14,6 +14,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Record, String
 from pyspark.sql import Row, SparkSession
 
 from magnetar.cli.pipeline import SCRIPT
@@ -230,6 +231,38 @@ def test_topics_are_mirrored_and_gone_on_with(
             ),
             JobContext(spark),
         )
+
+
+class Early(Record):  # type: ignore[misc]
+    name = String(required=True)
+
+
+class Late(Record):  # type: ignore[misc]
+    name = String(required=True)
+    more = String(default="", required_default=True)
+
+
+def test_copies_of_a_topic_whose_schema_has_versions_are_counted(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """Copies have no version of a schema: who reads values read them all by one, and was not told
+    that they were written by several."""
+    for schema, values in ((Early, [Early(name="a")]), (Late, [Late(name=n) for n in "bc"])):
+        producer = client.create_producer(topic, schema=AvroSchema(schema))
+        for value in values:
+            producer.send(value)
+        producer.close()
+    options = MirrorOptions(
+        (topic,),
+        service_url=platform.service_url,
+        to_service_url=platform.service_url,
+        prefix="copy-",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    report = run(MIRROR, options, JobContext(spark))
+    assert (report.copied, report.of_later_versions, report.ok) == (3, 2, True)
+    assert any("2 of them were written with a later version" in line for line in report.lines())
+    assert len(read(client, f"copy-{topic}")) == 3
 
 
 def test_a_topic_is_not_mirrored_into_itself(

@@ -3,7 +3,8 @@
 Key, value, event time and properties stay as they are; a message has another id, and the publish
 time of its copy. A topic goes to one of the same name there, or behind a prefix; its partitions to
 those that it has there, by key. Order holds by key. Values are copied as bytes; schemas are not: a
-topic that has one is to be given it there first.
+topic that has one is to be given it there first. Nor do copies say with which version of it they
+were written: the report counts those for which that may matter.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from magnetar.pipeline.topic_names import PARTITION_END
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-COLUMNS: Final = "key,key_is_base64,value,topic,event_time,headers"
+COLUMNS: Final = "key,key_is_base64,value,topic,event_time,headers,schema_version"
 """Headers are the properties, all of them where several have one name."""
+LATER: Final = "later"
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,12 @@ class MirrorOptions:
 
 @dataclass
 class MirrorReport(LossyReport):
-    """``by_topic``: of a run that only tries, how many messages would go to which topic."""
+    """``by_topic``: of a run that only tries, how many messages would go to which topic.
+    ``of_later_versions``: of a schema that has several, not written with the first: consumers of
+    the copies read all of them by one."""
 
     copied: int = 0
+    of_later_versions: int = 0
     batches: int = 0
     by_topic: dict[str, int] = field(default_factory=dict)
 
@@ -77,6 +82,12 @@ class MirrorReport(LossyReport):
             yield f"{sum(self.by_topic.values()):,} messages would be copied"
         else:
             yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
+        if self.of_later_versions:
+            yield (
+                f"{self.of_later_versions:,} of them were written with a later version of their "
+                "schema than the first, and their copies do not say with which: consumers that "
+                "read values by a schema read all copies by one version"
+            )
 
 
 def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
@@ -102,7 +113,7 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     messages = read_stream(context, source, options.rate)
     counted = write_stream(
         context,
-        _copies(options, messages).observe("mirror", f.count(f.lit(1)).alias(READ)),
+        _copies(options, messages.observe("mirror", f.count(f.lit(1)).alias(READ), _later())),
         {"service.url": options.to_service_url or options.service_url},
         options.checkpoint,
         "messages",
@@ -115,9 +126,21 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
         rate=options.rate,
         follow=options.follow,
     )
-    report = MirrorReport(copied=counted.observed.get(READ, 0), batches=counted.batches)
+    found = counted.observed
+    report = MirrorReport(
+        copied=found.get(READ, 0),
+        of_later_versions=found.get(LATER, 0),
+        batches=counted.batches,
+    )
     report.take_losses(counted.lost)
     return report
+
+
+def _later() -> Column:
+    """How many are of a schema that has several versions, for sure."""
+    from pyspark.sql import functions as f
+
+    return f.count_if(f.col("schema_version") > 0).alias(LATER)
 
 
 def _is_same(options: MirrorOptions) -> bool:
@@ -175,7 +198,7 @@ def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     name = f.concat(f.lit("persistent://"), namespace, f.lit("/"), local)
     if _is_same(options) and options.pattern is not None:
         name = _outside(options.pattern, name)
-    return messages.withColumn("topic", name)
+    return messages.withColumn("topic", name).drop("schema_version")
 
 
 def _outside(pattern: str, copy: Column) -> Column:
