@@ -413,6 +413,29 @@ class BrokerConfig:
     consumers_per_subscription_max: int = field(
         default=10_000, metadata={"meaning": "consumers of one subscription", "least": 1}
     )
+    consumers_per_topic_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "consumers of one topic, where no policy says; 0: any number",
+            "least": 0,
+        },
+    )
+    subscriptions_per_topic_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "subscriptions of one topic, where no policy says; 0: any number, up to "
+            "10000",
+            "least": 0,
+        },
+    )
+    topics_per_namespace_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "topics of a namespace, each partition by itself, where no policy says; 0: "
+            "any number",
+            "least": 0,
+        },
+    )
     open_topics_max: int = field(
         default=100_000,
         metadata={
@@ -437,7 +460,59 @@ class BrokerConfig:
     )
     unacknowledged_per_consumer_max: int = field(
         default=50_000,
-        metadata={"meaning": "messages out at a consumer before it waits", "least": 1},
+        metadata={
+            "meaning": "messages out at a consumer before it waits, where no policy says",
+            "least": 1,
+        },
+    )
+    unacknowledged_per_subscription_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "messages out at all consumers of a shared subscription before they wait, "
+            "where no policy says; 0: any number",
+            "least": 0,
+        },
+    )
+    topic_publish_messages_per_s_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "messages a second that a topic takes of its producers, who wait for the "
+            "rest, where no policy says; 0: any number",
+            "least": 0,
+        },
+    )
+    topic_publish_bytes_per_s_max: int = field(
+        default=0, metadata={"meaning": "the same in bytes; 0: any number", "least": 0}
+    )
+    topic_dispatch_messages_per_s_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "messages a second that a topic gives its subscriptions together, where no "
+            "policy says; 0: any number",
+            "least": 0,
+        },
+    )
+    topic_dispatch_bytes_per_s_max: int = field(
+        default=0, metadata={"meaning": "the same in bytes; 0: any number", "least": 0}
+    )
+    subscription_dispatch_messages_per_s_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "messages a second that each subscription gets, where no policy says; 0: "
+            "any number",
+            "least": 0,
+        },
+    )
+    subscription_dispatch_bytes_per_s_max: int = field(
+        default=0, metadata={"meaning": "the same in bytes; 0: any number", "least": 0}
+    )
+    consumer_subscribes_max: int = field(
+        default=0,
+        metadata={
+            "meaning": "how often a consumer may subscribe to a topic in 30 s, where no policy "
+            "says; 0: any number",
+            "least": 0,
+        },
     )
     message_ttl_ms: int = field(
         default=0,

@@ -22,7 +22,7 @@ from magnetar.cluster.bundles import (
     policy_of,
 )
 from magnetar.cluster.bundles import POLICY as BUNDLES
-from magnetar.cluster.policies.policies import NAMES, decode_strategy, encode_value
+from magnetar.cluster.policies.policies import BY_CLUSTER, NAMES, decode_strategy, encode_value
 from magnetar.cluster.schemas.policies import AUTO_UPDATE
 from magnetar.cluster.security.permissions import (
     ADMIN_ROLES,
@@ -176,6 +176,8 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
     permissions = about.pop(AUTH_POLICIES, None)
     if permissions:
         policies[AUTH_POLICIES] = decode_auth_policies(permissions)
+    for name in BY_CLUSTER:
+        about[name] = _of_cluster(f"namespace: {name}", about.get(name), cluster)
     for name, decode in NAMES.values():
         value = about.pop(name, None)
         # A retention of nothing is a word, too.
@@ -183,6 +185,13 @@ def namespace_policies(body: object, cluster: str) -> Mapping[str, object]:
             policies[name] = encode_value(decode(value))
     refuse_what_is_not_served("namespace", about)
     return policies
+
+
+def _of_cluster(what: str, value: object, cluster: str) -> object:
+    """What a body says for each cluster. Raises as ``_check_clusters``, ``BadBodyError``."""
+    said = _object(what, value)
+    _check_clusters(what, list(said), cluster)
+    return said.get(cluster)
 
 
 def _boundaries(bundles: object) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ from magnetar.model.errors import (
     SchemaNotFoundError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
+    TooManyTopicsError,
     TopicNotFoundError,
     UnknownLeaderEpochError,
 )
@@ -79,6 +80,7 @@ STATUSES: tuple[tuple[type[MagnetarError], int], ...] = (
     (NotServedError, 412),
     (InvalidPolicyError, 412),
     (BadBodyError, 400),
+    (TooManyTopicsError, 412),
     (NotAllowedError, 409),
     (BookieUnavailableError, 503),
     (ServiceNotReadyError, 503),

@@ -8,6 +8,7 @@ from magnetar.admin.views import ClusterView, TenantView
 from magnetar.cluster.bundles import POLICY as BUNDLES
 from magnetar.cluster.bundles import layout_of, policy_of
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.policies.policies import BY_CLUSTER
 from magnetar.cluster.security.permissions import (
     AUTH_POLICIES,
     admin_roles,
@@ -87,6 +88,7 @@ class NamespaceService:
         said = await self._namespaces.policies(name)
         return {
             **{field: value for field, value in said.items() if value is not None},
+            **{field: {self.cluster: said[field]} for field in BY_CLUSTER if said.get(field)},
             AUTH_POLICIES: all_granted(said),
             BUNDLES: policy_of(layout_of(name, said).boundaries),
             "replication_clusters": [self.cluster],

@@ -78,18 +78,14 @@ WHOLE: Final = (
 
 NAMESPACE_PARTS: Final = (
     "allowedClusters", "antiAffinity", "backlogQuota", "backlogQuotaMap", "bookieAffinity",
-    "clearBacklog", "configversion", "deduplicationSnapshotInterval", "dispatchRate",
+    "clearBacklog", "configversion", "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
-    "entryFilters", "inactiveTopicPolicies",
-    "maxConsumersPerSubscription", "maxConsumersPerTopic", "maxProducersPerTopic",
-    "maxSubscriptionsPerTopic", "maxTopicsPerNamespace", "maxUnackedMessagesPerConsumer",
-    "maxUnackedMessagesPerSubscription", "migration", "offloadDeletionLagMs",
+    "entryFilters", "inactiveTopicPolicies", "migration", "offloadDeletionLagMs",
     "offloadPolicies", "offloadThreshold", "offloadThresholdInSeconds",
-    "properties", "property", "publishRate", "removeOffloadPolicies",
+    "properties", "property", "removeOffloadPolicies",
     "replicatorDispatchRate", "resourcegroup", "scanOffloadedLedgers",
-    "schemaAutoUpdateCompatibilityStrategy", "split", "subscribeRate", "subscriptionAuthMode",
-    "subscriptionDispatchRate", "subscriptionPermission",
-    "subscriptionTypesEnabled", "topicHashPositions", "unsubscribe",
+    "schemaAutoUpdateCompatibilityStrategy", "split", "subscriptionAuthMode",
+    "subscriptionPermission", "subscriptionTypesEnabled", "topicHashPositions", "unsubscribe",
 )  # fmt: skip
 """What Pulsar has below a namespace."""
 
@@ -97,15 +93,12 @@ TOPIC_PARTS: Final = (
     "all_subscription", "analyzeBacklog", "backlog", "backlogQuota",
     "backlogQuotaMap", "backlogSize", "createMissedPartitions",
     "deduplicationSnapshotInterval",
-    "dispatcherPauseOnAckStatePersistent", "dispatchRate", "entryFilters", "examinemessage",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters", "examinemessage",
     "expireMessages", "inactiveTopicPolicies", "internal-info",
-    "maxConsumers", "maxConsumersPerSubscription", "maxMessageSize", "maxProducers",
-    "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription",
     "offload", "offloadPolicies", "partitioned-internalStats",
-    "policies", "properties", "publishRate", "replication",
+    "policies", "properties", "replication",
     "replicatorDispatchRate", "resourceGroup",
-    "shadowTopics", "subscribeRate", "subscriptionDispatchRate",
-    "subscriptionTypesEnabled", "trim", "truncate",
+    "shadowTopics", "subscriptionTypesEnabled", "trim", "truncate",
 )  # fmt: skip
 """What Pulsar has below a topic."""
 

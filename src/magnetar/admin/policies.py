@@ -17,6 +17,12 @@ from magnetar.cluster.policies.policies import (
     SubscriptionCreationPolicy,
     encode_value,
 )
+from magnetar.cluster.policies.rate_values import (
+    NO_LIMIT,
+    DispatchRate,
+    PublishRate,
+    SubscribeRate,
+)
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.config import LedgerConfig
 from magnetar.log.policy import UNLIMITED
@@ -24,6 +30,7 @@ from magnetar.model.errors import TopicNotFoundError
 from magnetar.model.ledger import Quorums
 from magnetar.topics.engine_rules import EngineRules
 from magnetar.topics.policy import MEGABYTE, MINUTE_MS, TopicPolicy
+from magnetar.topics.rate_limits import RateLimit
 from magnetar.topics.registry import Topics
 
 OF_SCHEMAS: Final = {
@@ -31,6 +38,23 @@ OF_SCHEMAS: Final = {
     "schema_validation_enforced": "validation_enforced",
 }
 """Field -> that of ``SchemaPolicy``."""
+OF_LIMITS: Final = {
+    "max_producers": "producers",
+    "max_consumers": "consumers",
+    "max_consumers_per_subscription": "consumers_each",
+    "max_subscriptions": "subscriptions",
+    "max_unacked_per_consumer": "unacked_each",
+    "max_unacked_per_subscription": "unacked_all",
+    "max_message_bytes": "message_bytes",
+}
+"""Field -> that of ``TopicLimits``."""
+OF_RATES: Final = {
+    "publish_rate": "published",
+    "dispatch_rate": "dispatched",
+    "subscription_dispatch_rate": "to_each",
+    "subscribe_rate": "subscribed",
+}
+"""Field -> that of ``TopicRates``."""
 
 
 class PolicyService:
@@ -112,9 +136,23 @@ class PolicyService:
             return policy.deduplicates
         if field == "subscription_creation":
             return SubscriptionCreationPolicy(policy.makes_subscriptions)
+        if field in OF_LIMITS:
+            return getattr(policy.limits, OF_LIMITS[field])
+        if field in OF_RATES:
+            return _rate_in_force(field, policy)
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)
+
+
+def _rate_in_force(field: str, policy: TopicPolicy) -> PublishRate | DispatchRate | SubscribeRate:
+    limit: RateLimit = getattr(policy.rates, OF_RATES[field])
+    messages, byte_count = limit.messages or NO_LIMIT, limit.byte_count or NO_LIMIT
+    if field == "publish_rate":
+        return PublishRate(messages, byte_count)
+    if field == "subscribe_rate":
+        return SubscribeRate(messages, limit.period_s)
+    return DispatchRate(messages, byte_count, limit.period_s, limit.relative)
 
 
 def quorums_of(config: LedgerConfig) -> Quorums:

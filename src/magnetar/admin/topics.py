@@ -149,6 +149,7 @@ class TopicService:
         await self._control.namespaces.check(name)
         if await self._topics.exists(name) or await self._control.partitioned.partitions(name):
             return False
+        await self._topics.check_place(name, partitions)
         await self._choose_engine(name, engine)
         return await self._control.partitioned.create(name, partitions)
 
@@ -160,6 +161,7 @@ class TopicService:
         name = parse_topic(topic)
         before = await self._control.partitioned.partitions(name)
         if 0 < before <= partitions:
+            await self._topics.check_place(name, partitions - before)
             await self._first_subscriptions(name)  # if it cannot be asked now nothing is changed
         await self._control.partitioned.grow(name, partitions)
         if not 0 < before <= partitions:

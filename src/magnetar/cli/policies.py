@@ -9,8 +9,17 @@ from urllib.parse import quote
 
 import click
 
+from magnetar.cli.limit_options import (
+    LIMIT_PARTS,
+    MAX_MESSAGE,
+    MAX_TOPICS,
+    OTHER_AT_TOPICS,
+    limit_bodies,
+    limit_options,
+)
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.permissions import of_namespaces
+from magnetar.cli.rate_options import RATE_PARTS, rate_bodies, rate_options
 from magnetar.cli.read_rules import rule_text, rules_body
 from magnetar.cli.rest import (
     RestClient,
@@ -32,7 +41,7 @@ THRESHOLD: Final = "compactionThreshold"
 DEDUPLICATION: Final = "deduplication"
 NEW_TOPICS: Final = "autoTopicCreation"
 NEW_SUBSCRIPTIONS: Final = "autoSubscriptionCreation"
-OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled"}
+OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled", **OTHER_AT_TOPICS}
 """Parts that have another name in a topic's paths."""
 WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
 PARTS: Final = (
@@ -47,9 +56,12 @@ PARTS: Final = (
     "engine",
     NEW_TOPICS,
     NEW_SUBSCRIPTIONS,
+    *RATE_PARTS,
+    *LIMIT_PARTS,
+    MAX_TOPICS,
 )
-NAMESPACE_PARTS: Final = ("subscriptionExpirationTime", NEW_TOPICS)
-TOPIC_PARTS: Final = tuple(part for part in PARTS if part not in NAMESPACE_PARTS)
+NAMESPACE_PARTS: Final = ("subscriptionExpirationTime", NEW_TOPICS, MAX_TOPICS)
+TOPIC_PARTS: Final = (*(part for part in PARTS if part not in NAMESPACE_PARTS), MAX_MESSAGE)
 
 
 _new_subscriptions = click.option(
@@ -127,7 +139,7 @@ def _options(command: F) -> F:
         )
     ):
         command = option(command)
-    return command
+    return rate_options(limit_options(command))
 
 
 @click.group()
@@ -143,6 +155,7 @@ def namespaces() -> None:
       magnetar namespaces policies set public/default --retention-time 7d
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
       magnetar namespaces policies set public/default --new-topics 8
+      magnetar namespaces policies set public/default --publish-rate 1000,10MiB
       magnetar namespaces policies set public/default --read-from 'subscription=report-* to=any'
       magnetar namespaces policies remove public/default retention
       magnetar namespaces split-bundle public/default --bundle 0x40000000_0x80000000
@@ -246,6 +259,11 @@ def get_namespace(namespace: str, url: str, as_json: bool) -> None:
     help="What is made when a topic is used that is not there: none, plain (one without "
     "partitions), or a number of partitions.",
 )
+@click.option(
+    "--max-topics",
+    type=click.IntRange(min=0),
+    help="Topics of the namespace, each partition by itself. 0: any number.",
+)
 @url_option
 def set_namespace(namespace: str, url: str, **said: Any) -> None:
     """Say something for the topics of NAMESPACE; what is not named stays as it is."""
@@ -257,6 +275,8 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
         bodies["subscriptionExpirationTime"] = minutes
     if said["new_topics"] is not None:
         bodies[NEW_TOPICS] = _new_topics(said["new_topics"])
+    if said["max_topics"] is not None:
+        bodies[MAX_TOPICS] = said["max_topics"]
 
     def send(part: str) -> None:
         if part == THRESHOLD:
@@ -302,11 +322,19 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
 @click.argument("topic")
 @_options
 @_new_subscriptions
+@click.option(
+    "--max-message-size",
+    metavar="SIZE",
+    help="Of a message or batch, with what its client adds: 1MiB; 0: as the brokers bound it.",
+)
 @url_option
 def set_topic(topic: str, url: str, **said: Any) -> None:
     """Say something for TOPIC; what is not named stays as it is."""
     rest, path = RestClient(url), topic_path(topic)
-    bodies = _named(_bodies(said, lambda: rest.get_or_none(f"{path}/retention")))
+    bodies = _bodies(said, lambda: rest.get_or_none(f"{path}/retention"))
+    if said["max_message_size"] is not None:
+        bodies[MAX_MESSAGE] = _size("--max-message-size", said["max_message_size"], 1)
+    _named(bodies)
 
     def send(part: str) -> None:
         if part == "messageTTL":
@@ -389,7 +417,7 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         found[READ_ONLY] = rules_body(said["read_from"])
     if said["engine"] is not None:
         found["engine"] = said["engine"]
-    return found
+    return found | rate_bodies(said) | limit_bodies(said)
 
 
 def _new_topics(how: str) -> dict[str, object]:

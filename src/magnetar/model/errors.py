@@ -433,5 +433,9 @@ class MessageTooLargeError(BrokerError):
     """The message passes the largest size; says both sizes."""
 
 
+class TooManyTopicsError(NotAllowedError):
+    """The namespace has as many topics as it may have."""
+
+
 class TooManyConnectionsError(BrokerError):
     """A bound on connections, producers or consumers is reached; says which."""

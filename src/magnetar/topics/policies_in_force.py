@@ -10,12 +10,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from magnetar.cluster.policies.rate_values import SUBSCRIBE_PERIOD_S
 from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import TopicName
 from magnetar.config import BrokerConfig
 from magnetar.log.policy import Engine, LogPolicy
 from magnetar.topics.dispatch.delayed import DelayPolicy
-from magnetar.topics.policy import TopicCreation, TopicPolicy, topic_creation, topic_policy
+from magnetar.topics.policy import (
+    TopicCreation,
+    TopicLimits,
+    TopicPolicy,
+    TopicRates,
+    topic_creation,
+    topic_policy,
+)
+from magnetar.topics.rate_limits import RateLimit
 
 
 class PoliciesInForce:
@@ -33,7 +42,15 @@ class PoliciesInForce:
             config.message_ttl_ms,
             config.subscription_expiry_ms,
             deduplicates=config.deduplication,
+            rates=_rates(config),
+            limits=TopicLimits(
+                consumers=config.consumers_per_topic_max,
+                subscriptions=config.subscriptions_per_topic_max,
+                unacked_each=config.unacknowledged_per_consumer_max,
+                unacked_all=config.unacknowledged_per_subscription_max,
+            ),
         )
+        self._topics_max = config.topics_per_namespace_max
         self._creation = TopicCreation(config.auto_create_topics, config.auto_create_partitions)
         self._changed: dict[str, None] = {}
         self._news = asyncio.Event()
@@ -52,6 +69,11 @@ class PoliciesInForce:
         said = await self._policies.of_namespace(name.namespace)
         return topic_creation(self._creation, said)
 
+    async def topics_max(self, namespace: str) -> int:
+        """How many topics the namespace may have; 0: any number. Raises as ``of``."""
+        said = (await self._policies.of_namespace(namespace)).max_topics
+        return self._topics_max if said is None else said
+
     def touch(self, namespace: str) -> None:
         """Its open topics are to be looked at."""
         self.changes += 1
@@ -69,3 +91,15 @@ class PoliciesInForce:
         self._news.clear()
         found, self._changed = list(self._changed), {}
         return found
+
+
+def _rates(config: BrokerConfig) -> TopicRates:
+    return TopicRates(
+        RateLimit(config.topic_publish_messages_per_s_max, config.topic_publish_bytes_per_s_max),
+        RateLimit(config.topic_dispatch_messages_per_s_max, config.topic_dispatch_bytes_per_s_max),
+        RateLimit(
+            config.subscription_dispatch_messages_per_s_max,
+            config.subscription_dispatch_bytes_per_s_max,
+        ),
+        RateLimit(config.consumer_subscribes_max, 0, SUBSCRIBE_PERIOD_S),
+    )

@@ -2,6 +2,8 @@
 
 A log's part of it (retention, replication) goes to the log, which keeps to it from then on; the
 rest is kept by the topic, its subscriptions, and ``upkeep``.
+
+Why: docs/adr/0219-limits-are-kept-where-clients-come.md.
 """
 
 from __future__ import annotations
@@ -10,12 +12,45 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from magnetar.cluster.policies.policies import KafkaPolicy, Policies, RetentionPolicy
+from magnetar.cluster.policies.rate_values import DispatchRate
 from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
 from magnetar.log.policy import UNLIMITED, CleanupRule, Engine, LogPolicy, PieceRule, Retention
 from magnetar.topics.dispatch.delayed import DelayPolicy
+from magnetar.topics.rate_limits import NO_RATE, RateLimit
 
 MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20
+
+
+class TopicRates(NamedTuple):
+    """What is held back of a topic: of what is ``published``, of what it gives its subscriptions
+    together (``dispatched``), and of what it gives each (``to_each``). ``subscribed``: how often a
+    consumer may come."""
+
+    published: RateLimit = NO_RATE
+    dispatched: RateLimit = NO_RATE
+    to_each: RateLimit = NO_RATE
+    subscribed: RateLimit = NO_RATE
+
+
+NO_RATES: Final = TopicRates()
+
+
+class TopicLimits(NamedTuple):
+    """How much there may be of a topic; 0: any number. ``unacked_each``: messages that a consumer
+    of a shared subscription has and has not acknowledged; ``unacked_all``: all its consumers
+    together."""
+
+    producers: int = 0
+    consumers: int = 0
+    consumers_each: int = 0
+    subscriptions: int = 0
+    unacked_each: int = 0
+    unacked_all: int = 0
+    message_bytes: int = 0
+
+
+NO_LIMITS: Final = TopicLimits()
 
 
 class TopicPolicy(NamedTuple):
@@ -35,6 +70,8 @@ class TopicPolicy(NamedTuple):
     deduplicates: bool = False
     kafka: KafkaPolicy = KafkaPolicy()
     makes_subscriptions: bool = True
+    rates: TopicRates = NO_RATES
+    limits: TopicLimits = NO_LIMITS
 
 
 class TopicCreation(NamedTuple):
@@ -54,7 +91,7 @@ def topic_creation(configured: TopicCreation, said: Policies) -> TopicCreation:
 def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     """What ``said`` leaves open is as ``configured``."""
     log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka, makes = (
-        configured
+        configured[:9]
     )
     if said.retention is not None:
         log = replace(log, retention=_retention(said.retention))
@@ -92,8 +129,50 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
     if said.subscription_creation is not None:
         makes = said.subscription_creation.allowed
     return TopicPolicy(
-        log, delays, ttl_ms, expiry_ms, reading, threshold_bytes, deduplicates, kafka, makes
+        log,
+        delays,
+        ttl_ms,
+        expiry_ms,
+        reading,
+        threshold_bytes,
+        deduplicates,
+        kafka,
+        makes,
+        rates=_rates(configured.rates, said),
+        limits=_limits(configured.limits, said),
     )
+
+
+def _limits(configured: TopicLimits, said: Policies) -> TopicLimits:
+    found = (
+        said.max_producers,
+        said.max_consumers,
+        said.max_consumers_per_subscription,
+        said.max_subscriptions,
+        said.max_unacked_per_consumer,
+        said.max_unacked_per_subscription,
+        said.max_message_bytes,
+    )
+    both = zip(found, configured, strict=True)
+    return TopicLimits(*(default if limit is None else limit for limit, default in both))
+
+
+def _rates(configured: TopicRates, said: Policies) -> TopicRates:
+    published, dispatched, to_each, subscribed = configured
+    if said.publish_rate is not None:
+        messages, byte_count = said.publish_rate.messages, said.publish_rate.byte_count
+        published = RateLimit(max(0, messages), max(0, byte_count))
+    if said.dispatch_rate is not None:
+        dispatched = _dispatch_limit(said.dispatch_rate)
+    if said.subscription_dispatch_rate is not None:
+        to_each = _dispatch_limit(said.subscription_dispatch_rate)
+    if said.subscribe_rate is not None:
+        subscribed = RateLimit(max(0, said.subscribe_rate.times), 0, said.subscribe_rate.period_s)
+    return TopicRates(published, dispatched, to_each, subscribed)
+
+
+def _dispatch_limit(said: DispatchRate) -> RateLimit:
+    return RateLimit(max(0, said.messages), max(0, said.byte_count), said.period_s, said.relative)
 
 
 def _cut(log: LogPolicy, kafka: KafkaPolicy) -> LogPolicy:

@@ -37,6 +37,7 @@ from magnetar.model.errors import (
     NotAllowedError,
     ServiceNotReadyError,
     TooManyConnectionsError,
+    TooManyTopicsError,
     TopicNotFoundError,
 )
 from magnetar.model.ids import Position
@@ -205,6 +206,7 @@ class Topics:
         await self._check_may_make(name, create)
         if not new:
             return 0
+        await self.check_place(name, new)
         await partitioned.create(name, new)
         return await partitioned.partitions(name)
 
@@ -227,8 +229,23 @@ class Topics:
                 "more (`POST .../partitions`), or choose another name"
             )
         self._check_load(name)
+        if name.partition < 0:
+            await self.check_place(name)
         await self._load(name, _Make.IF_MISSING, None)
         return True
+
+    async def check_place(self, name: TopicName, count: int = 1) -> None:
+        """Whether so many topics (or partitions) of that name may be made. Several that are made
+        at once may be more than may be. Raises ``TooManyTopicsError``."""
+        most = await self.policies.topics_max(name.namespace)
+        if not most or _is_internal(name):
+            return
+        there = sum(not _is_internal(each) for each in await self.names(name.namespace))
+        if there + count > most:
+            raise TooManyTopicsError(
+                f"namespace {name.namespace} has {there} topics, each partition by itself, and by "
+                f"its policy {most} at most: {name} is not made with {count} more"
+            )
 
     def _check_load(self, name: TopicName) -> None:
         if self._closed or name in self._deleting:
@@ -255,6 +272,8 @@ class Topics:
             raise TopicNotFoundError(
                 f"topic {name} does not exist, and is not created on this request"
             )
+        if name.partition < 0:
+            await self.check_place(name)
 
     async def _load(self, name: TopicName, make: _Make, asker: Hashable) -> Topic:
         """Where none is made, that there is no log is a ``NoSuchLogError``."""
@@ -522,6 +541,11 @@ def _tell_some(left: Iterator[Callable[[str], None]], service_url: str) -> None:
         tell(service_url)
     if some:
         asyncio.get_running_loop().call_soon(_tell_some, left, service_url)
+
+
+def _is_internal(name: TopicName) -> bool:
+    """It is a broker's own: those of tenants may be as many as there may be all the same."""
+    return name.local.startswith("__")
 
 
 def _goes(whole: TopicName) -> TopicNotFoundError:

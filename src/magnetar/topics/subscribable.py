@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from magnetar.cluster.topic_name import TopicName
 from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.seam import Cursor, Cursors, ReadableLog
 from magnetar.model.errors import (
+    ConsumerBusyError,
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
@@ -36,8 +37,10 @@ from magnetar.topics.consuming.consumer import Consumer
 from magnetar.topics.consuming.subscription import Limits, Subscription
 from magnetar.topics.consuming.transaction_view import Given, given_between, last_delivered
 from magnetar.topics.entry_format import EntryFormat
-from magnetar.topics.policy import TopicPolicy
+from magnetar.topics.policy import NO_RATES, TopicPolicy, TopicRates
 from magnetar.topics.positions import PublishTime
+from magnetar.topics.rate_limits import TimesOfEach
+from magnetar.topics.throttle import Published, throttle_of
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -54,7 +57,8 @@ class SubscribableTopic:
     # would be 1.5 KiB for each.
     __slots__ = (
         "__weakref__", "_end_watch", "_format", "_held", "_limits", "_loop", "_now_ms", "_scope",
-        "_traffic", "closed", "compacted", "lock", "name", "policy", "readable", "subscriptions",
+        "_traffic", "closed", "compacted", "dispatch_throttle", "lock", "name", "policy",
+        "readable", "subscribes", "subscriptions",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +89,9 @@ class SubscribableTopic:
         self._held = 0
         self._loop = asyncio.get_running_loop()
         self._end_watch: Callable[[], None] | None = None
+        self.dispatch_throttle = throttle_of(policy.rates.dispatched, self.published)
+        """What all that is sent of it to consumers passes; None: its rate has no limit."""
+        self.subscribes = _times(policy.rates)
 
     # -- what the two kinds do each in its way ------------------------------------------------
 
@@ -99,9 +106,19 @@ class SubscribableTopic:
         return self._format
 
     @property
+    def published(self) -> Published | None:
+        """Counts what is published to it; None where that is not known."""
+        return None
+
+    @property
     def makes_subscriptions(self) -> bool:
         """A durable subscription that is not there is made by its first consumer."""
         return self.policy.makes_subscriptions
+
+    @property
+    def subscriptions_max(self) -> int:
+        """That it may have; 0: any number."""
+        return self.policy.limits.subscriptions
 
     @property
     def in_use(self) -> bool:
@@ -153,6 +170,23 @@ class SubscribableTopic:
         if policy.delays != before.delays:
             for subscription in self.subscriptions.values():
                 subscription.set_delays(policy.delays)
+        if policy.rates != before.rates:
+            self._limit_rates(before.rates)
+        if policy.limits != before.limits:
+            for subscription in self.subscriptions.values():
+                subscription.limit_unacked(policy.limits.unacked_each, policy.limits.unacked_all)
+
+    def _limit_rates(self, before: TopicRates) -> None:
+        """As the policy says it now."""
+        old, rates = self.dispatch_throttle, self.policy.rates
+        if rates.subscribed != before.subscribed:
+            self.subscribes = _times(rates)
+        if rates.dispatched != before.dispatched:
+            self.dispatch_throttle = throttle_of(rates.dispatched, self.published)
+        for subscription in self.subscriptions.values():
+            subscription.limit_rate(self.dispatch_throttle, rates.to_each, self.published)
+        if old is not None and old is not self.dispatch_throttle:
+            old.close()
 
     def look(self) -> None:
         """Some time has passed."""
@@ -197,10 +231,43 @@ class SubscribableTopic:
         return found
 
     def check_subscriptions(self) -> None:
-        """Raise ``TooManyConnectionsError`` if there can be no further subscription."""
+        """Raise ``TooManyConnectionsError`` if there can be no further subscription, and
+        ``NotAllowedError`` if there may be none."""
+        most = self.subscriptions_max
+        if most and len(self.subscriptions) >= most:
+            raise NotAllowedError(
+                f"topic {self.name} has {len(self.subscriptions)} subscriptions, and by its policy "
+                f"{most} at most (max subscriptions per topic)"
+            )
         if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
             raise TooManyConnectionsError(
                 f"topic {self.name} has {SUBSCRIPTIONS_MAX} subscriptions, the most allowed"
+            )
+
+    def check_consumers(self, subscription: Subscription) -> None:
+        """Raise ``ConsumerBusyError`` if the subscription may have no further consumer."""
+        limits, there = self.policy.limits, len(subscription.consumers)
+        if limits.consumers_each and there >= limits.consumers_each:
+            raise ConsumerBusyError(
+                f"subscription {subscription.name} of {self.name} reached max consumers limit: it "
+                f"has {there}, and by the topic's policy {limits.consumers_each} at most"
+            )
+        if not limits.consumers:
+            return
+        there = sum(len(each.consumers) for each in self.subscriptions.values())
+        if there >= limits.consumers:
+            raise ConsumerBusyError(
+                f"topic {self.name} reached max consumers limit: it has {there}, and by its policy "
+                f"{limits.consumers} at most"
+            )
+
+    def check_subscribe_rate(self, consumer: Hashable) -> None:
+        """The consumer subscribes. Raise ``NotAllowedError`` if it did so too often."""
+        if self.subscribes is not None and not self.subscribes.admits(consumer, self._loop.time()):
+            limit = self.policy.rates.subscribed
+            raise NotAllowedError(
+                f"this consumer has subscribed to {self.name} {limit.messages} times in "
+                f"{limit.period_s} s, as often as it may; try again later"
             )
 
     def add_subscription(self, cursor: Cursor) -> Subscription:
@@ -212,7 +279,7 @@ class SubscribableTopic:
         return made
 
     def _subscription(self, cursor: Cursor) -> Subscription:
-        return Subscription(
+        made = Subscription(
             cursor.name,
             self.readable,
             cursor,
@@ -225,6 +292,12 @@ class SubscribableTopic:
             self._now_ms,
             self.compacted,
         )
+        limits = self.policy.limits
+        made.limit_unacked(limits.unacked_each, limits.unacked_all)
+        if self.policy.rates != NO_RATES:
+            to_each = self.policy.rates.to_each
+            made.limit_rate(self.dispatch_throttle, to_each, self.published)
+        return made
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
         """The consumer's client left. A reader's subscription goes with its last consumer."""
@@ -355,6 +428,8 @@ class SubscribableTopic:
         self.closed = True
         for subscription in self.subscriptions.values():
             subscription.close()
+        if self.dispatch_throttle is not None:
+            self.dispatch_throttle.close()
 
     def detach(self) -> list[Callable[[str], None]]:
         """End everybody here, without a word. What is returned tells each client, which comes back
@@ -366,6 +441,10 @@ class SubscribableTopic:
             if subscription.bound is not None and subscription.bound.client is not None:
                 tell.append(subscription.bound.client.tell_closed)
         return tell
+
+
+def _times(rates: TopicRates) -> TimesOfEach | None:
+    return TimesOfEach(rates.subscribed) if rates.subscribed.limits else None
 
 
 class Subscribed(NamedTuple):

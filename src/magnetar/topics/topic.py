@@ -45,14 +45,15 @@ from magnetar.staging.marks import SENDER_PREFIX
 from magnetar.topics.consuming.subscription import Limits
 from magnetar.topics.entry_format import EntryFormat
 from magnetar.topics.followers import Follower, Followers
-from magnetar.topics.policy import TopicPolicy
+from magnetar.topics.policy import TopicPolicy, TopicRates
 from magnetar.topics.publishing import access
 from magnetar.topics.publishing.access import AccessMode, Incarnation, Verdict
 from magnetar.topics.publishing.deduplicating import DEDUPLICATION, TopicDeduplication
 from magnetar.topics.publishing.intake import TopicIntake
-from magnetar.topics.publishing.producer import Producer
+from magnetar.topics.publishing.producer import Producer, SendLimits
 from magnetar.topics.publishing.resend import KeptFrames, Resends, StoredFrames
 from magnetar.topics.subscribable import SubscribableTopic
+from magnetar.topics.throttle import Published, throttle_of
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -77,7 +78,7 @@ class Topic(SubscribableTopic):
         "_condemned", "_cool_down_s", "_cool_until", "_failed", "_full", "_leaving", "_on_closed",
         "_on_released", "_producers_max", "bytes_in", "deduplication", "entries_in", "epoch",
         "followers", "frames", "intake", "last_published_ms", "loaded_at_ms", "log", "messages_in",
-        "producers", "publish", "waiting",
+        "producers", "publish", "publish_throttle", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,8 @@ class Topic(SubscribableTopic):
         """When something was last stored of what producers send; milliseconds since 1970, 0: not
         since it was loaded."""
         self._producers_max = producers_max
+        self.publish_throttle = throttle_of(policy.rates.published, None)
+        """What all that is published to it passes; None: its rate has no limit."""
         self.frames = StoredFrames(source, entry_format, kept)
         """What producers that come back may send again (``resend``)."""
         self.intake = TopicIntake(str(name), source, entry_format, self.entries_confirmed)
@@ -143,6 +146,13 @@ class Topic(SubscribableTopic):
     def cursors(self) -> Cursors:
         return self.log.cursors
 
+    @property
+    def published(self) -> Published:
+        return self._published
+
+    def _published(self) -> tuple[int, int]:
+        return self.messages_in, self.bytes_in
+
     def _released(self) -> None:
         self._on_released(self)
 
@@ -165,8 +175,31 @@ class Topic(SubscribableTopic):
         if policy.log != self.policy.log:
             self.log.set_policy(policy.log)
         super().set_policy(policy)
+        self._limit_sends()
         if self.producers or self.deduplication.left:  # else the next producer sees to it
             self._change_deduplication()
+
+    def _limit_rates(self, before: TopicRates) -> None:
+        super()._limit_rates(before)
+        if self.policy.rates.published == before.published:
+            return
+        old, self.publish_throttle = (
+            self.publish_throttle,
+            throttle_of(self.policy.rates.published, None),
+        )
+        self._limit_sends()
+        if old is not None:
+            old.close()
+
+    def _send_limits(self) -> SendLimits | None:
+        bytes_max = self.policy.limits.message_bytes
+        if self.publish_throttle is None and not bytes_max:
+            return None
+        return SendLimits(self.publish_throttle, bytes_max)
+
+    def _limit_sends(self) -> None:
+        for producer in self.producers.values():
+            producer.limits = self._send_limits()
 
     def _change_deduplication(self) -> None:
         if not self.deduplication.settled(self.policy.deduplicates):
@@ -313,6 +346,12 @@ class Topic(SubscribableTopic):
                     "it or use another name"
                 )
         waiting = len(self.waiting)
+        most = self.policy.limits.producers
+        if most and len(self.producers) + waiting >= most:
+            raise ProducerBusyError(
+                f"topic {self.name} reached max producers limit: it has "
+                f"{len(self.producers) + waiting}, and by its policy {most} at most"
+            )
         if len(self.producers) + waiting >= self._producers_max:
             raise TooManyConnectionsError(
                 f"topic {self.name} has {len(self.producers)} producers and {waiting} that wait, "
@@ -380,6 +419,7 @@ class Topic(SubscribableTopic):
         self._condemned[producer.name] = reason
 
     def add_producer(self, producer: Producer) -> None:
+        producer.limits = self._send_limits()
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
@@ -484,6 +524,8 @@ class Topic(SubscribableTopic):
         self.waiting.clear()
         for producer in self.producers.values():
             producer.closed = True
+        if self.publish_throttle is not None:
+            self.publish_throttle.close()
         super().stop()
 
     def detach(self) -> list[Callable[[str], None]]:

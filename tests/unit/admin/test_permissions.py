@@ -117,12 +117,19 @@ POLICIES: Final[Mapping[str, str]] = {
     SPACE: (
         "retention messageTTL persistence subscriptionExpirationTime compactionThreshold "
         "delayedDelivery autoTopicCreation autoSubscriptionCreation deduplication readOnlyBrokers "
+        "publishRate dispatchRate subscriptionDispatchRate subscribeRate "
+        "maxProducersPerTopic maxConsumersPerTopic maxConsumersPerSubscription "
+        "maxSubscriptionsPerTopic maxTopicsPerNamespace maxUnackedMessagesPerConsumer "
+        "maxUnackedMessagesPerSubscription "
         "engine replication schemaCompatibilityStrategy schemaValidationEnforced "
         "isAllowAutoUpdateSchema"
     ),
     TOPIC: (
         "retention messageTTL persistence compactionThreshold delayedDelivery "
         "autoSubscriptionCreation deduplicationEnabled readOnlyBrokers engine "
+        "publishRate dispatchRate subscriptionDispatchRate subscribeRate "
+        "maxProducers maxConsumers maxConsumersPerSubscription maxSubscriptionsPerTopic "
+        "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription maxMessageSize "
         "schemaCompatibilityStrategy schemaValidationEnforced"
     ),
 }

@@ -6,6 +6,8 @@ import pytest
 
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from magnetar.wire.pulsar.codes import ServerError
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
 from tests.doubles.ownership import divide
 from tests.unit.admin.test_api import P, Platform, serve
 from tests.unit.protocols.pulsar.harness import Peer
@@ -26,6 +28,19 @@ READING = {
         {"to": "owner"},
     ]
 }
+RATE = {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}
+DISPATCH = {
+    "dispatchThrottlingRateInMsg": 100,
+    "dispatchThrottlingRateInByte": 1 << 40,
+    "ratePeriodInSecond": 30,
+    "relativeToPublishRate": True,
+}
+NO_DISPATCH = {
+    "dispatchThrottlingRateInMsg": -1,
+    "dispatchThrottlingRateInByte": -1,
+    "ratePeriodInSecond": 1,
+    "relativeToPublishRate": False,
+}
 BODIES = [
     ("retention", RETENTION),
     ("messageTTL", 30),
@@ -34,6 +49,18 @@ BODIES = [
     ("readOnlyBrokers", READING),
     ("compactionThreshold", 100 << 30),
     ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}),
+    ("publishRate", RATE),
+    ("dispatchRate", DISPATCH),
+    ("subscriptionDispatchRate", DISPATCH),
+    ("subscribeRate", {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 60}),
+    ("maxConsumersPerSubscription", 7),
+    ("maxSubscriptionsPerTopic", 8),
+]
+LIMITS = [
+    ("maxProducersPerTopic", "maxProducers", 0),
+    ("maxConsumersPerTopic", "maxConsumers", 0),
+    ("maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", 50_000),
+    ("maxUnackedMessagesPerSubscription", "maxUnackedMessagesOnSubscription", 0),
 ]
 
 
@@ -51,6 +78,8 @@ CREATIONS = [
         *BODIES,
         ("subscriptionExpirationTime", 90),
         ("deduplication", True),
+        *((part, 9) for part, _, _ in LIMITS),
+        ("maxTopicsPerNamespace", 100),
         *(("autoTopicCreation", each) for each in CREATIONS),
     ],
 )
@@ -169,7 +198,105 @@ def test_what_is_configured_is_what_is_applied() -> None:
             "readOnlyBrokers": {"rules": []},
             "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": True},
             "compactionThreshold": 0,
+            "publishRate": {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": -1},
+            "dispatchRate": NO_DISPATCH,
+            "subscriptionDispatchRate": NO_DISPATCH,
+            "subscribeRate": {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30},
+            "maxConsumersPerSubscription": 0,
+            "maxSubscriptionsPerTopic": 0,
         }
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize(("part", "topic_part", "configured"), LIMITS)
+def test_limits_that_have_another_name_at_a_topic(
+    part: str, topic_part: str, configured: int
+) -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        path = f"{P}/t/{topic_part}"
+        assert await p.status("GET", path) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() == configured
+        assert await p.status("POST", f"{N}/{part}", json=9) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() == 9
+        assert await p.status("POST", path, json=0) == 204
+        assert (await p.client.get(path)).json() == 0
+        assert (await p.client.get(f"{path}?applied=true")).json() == 0
+        assert await p.status("DELETE", path) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() == 9
+
+    serve(scenario)
+
+
+def test_the_size_of_messages_is_a_topics_alone() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        path = f"{P}/t/maxMessageSize"
+        assert await p.status("GET", path) == 204
+        assert await p.status("POST", path, json=1000) == 204
+        assert (await p.client.get(f"{path}?applied=true")).json() == 1000
+        assert await p.status("DELETE", path) == 204
+        assert await p.status("GET", path) == 204
+        assert (await p.reason("POST", f"{N}/maxMessageSize", json=1))[0] == 404
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize("how", ["plain", "partitioned", "grown", "used", "subscribed"])
+def test_a_namespace_has_no_more_topics_than_it_may(how: str) -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/one")
+        await p.client.put(f"{P}/two/partitions", json=2)
+        assert await p.status("POST", f"{N}/maxTopicsPerNamespace", json=4) == 204
+        assert await p.status("PUT", f"{P}/last") == 204
+        assert await p.status("PUT", f"{P}/__internal") == 204, "brokers' own do not count"
+        if how == "used":
+            peer = p.world.peer()
+            answer = await peer.produce("persistent://public/default/more")
+            assert (answer.type, answer.error.error) == (
+                BaseCommand.ERROR,
+                ServerError.NOT_ALLOWED,
+            )
+            assert "4 at most" in answer.error.message
+            return
+        asked = {
+            "plain": ("PUT", f"{P}/more", None),
+            "partitioned": ("PUT", f"{P}/more/partitions", 1),
+            "grown": ("POST", f"{P}/two/partitions", 3),
+            "subscribed": ("PUT", f"{P}/more/subscription/s", None),
+        }
+        method, path, body = asked[how]
+        status, why = await p.reason(method, path, json=body)
+        assert (status, "4 at most" in why) == (412, True), why
+        assert await p.status("POST", f"{N}/maxTopicsPerNamespace", json=5) == 204
+        assert await p.status(method, path, json=body) == 204
+
+    serve(scenario)
+
+
+def test_a_namespace_says_rates_for_each_cluster() -> None:
+    """Where Pulsar's clients make one with policies, or look at all of them."""
+
+    async def scenario(p: Platform) -> None:
+        path = "/admin/v2/namespaces/public/made"
+        body = {
+            "publishMaxMessageRate": {"standalone": RATE},
+            "topicDispatchRate": {"standalone": DISPATCH},
+            "subscriptionDispatchRate": {},
+            "clusterSubscribeRate": None,
+        }
+        assert await p.status("PUT", path, json=body) == 204
+        assert (await p.client.get(f"{path}/publishRate")).json() == RATE
+        assert (await p.client.get(f"{path}/dispatchRate")).json() == DISPATCH
+        assert await p.status("GET", f"{path}/subscriptionDispatchRate") == 204
+        shown = (await p.client.get(path)).json()
+        assert shown["publishMaxMessageRate"] == {"standalone": RATE}
+        assert shown["topicDispatchRate"] == {"standalone": DISPATCH}
+        assert "subscriptionDispatchRate" not in shown
+        other = {"topicDispatchRate": {"elsewhere": DISPATCH}}
+        status, reason = await p.reason("PUT", f"{path}-2", json=other)
+        assert (status, "elsewhere" in reason) == (412, True)
 
     serve(scenario)
 
@@ -187,6 +314,10 @@ def test_what_is_configured_is_what_is_applied() -> None:
         (f"{P}/t/messageTTL?messageTTL=-1", {}, 412, "messageTTL"),
         (f"{P}/t/delayedDelivery", {"json": []}, 412, "JSON object"),
         (f"{P}/t/readOnlyBrokers", {"json": {"rules": [{}]}}, 412, "rule 1: to: 'None'"),
+        (f"{P}/t/dispatchRate", {"json": {"ratePeriodInSecond": 0}}, 412, "from 1"),
+        (f"{N}/maxProducersPerTopic", {"json": -1}, 412, "maxProducersPerTopic must be 0 or more"),
+        (f"{P}/t/maxConsumers", {"json": "x"}, 412, "maxConsumersPerTopic"),
+        (f"{P}/t/replicatorDispatchRate", {"json": DISPATCH}, 501, "replicatorDispatchRate"),
         (f"{N}/readOnlyBrokers", {"json": []}, 412, "JSON object"),
         (f"{P}/t/all_subscription/expireMessages/-1", {}, 400, "greater than or equal to 0"),
         (f"{P}/t/subscription/s/expireMessages/1", {}, 404, "no subscription s"),

@@ -161,6 +161,65 @@ def test_a_namespace_is_deleted_with_its_tenant(command: Command) -> None:
     assert (status, "tenant gone does not exist" in error) == (1, True)
 
 
+def test_rates(command: Command) -> None:
+    options = (
+        "--publish-rate", "1000,10MiB", "--dispatch-rate", "100,relative",
+        "--subscription-dispatch-rate", "unlimited", "--subscribe-rate", "5",
+    )  # fmt: skip
+    assert command("namespaces", "policies", "set", DEFAULT, *options)[0] == 0
+    assert command("topics", "policies", "set", "a", "--publish-rate", "1MiB")[0] == 0
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert found["publishRate"] == {
+        "publishThrottlingRateInMsg": 1000,
+        "publishThrottlingRateInByte": 10 << 20,
+    }
+    assert found["dispatchRate"] == {
+        "dispatchThrottlingRateInMsg": 100,
+        "dispatchThrottlingRateInByte": -1,
+        "ratePeriodInSecond": 1,
+        "relativeToPublishRate": True,
+    }
+    assert found["subscriptionDispatchRate"]["dispatchThrottlingRateInMsg"] == -1
+    assert found["subscribeRate"]["subscribeThrottlingRatePerConsumer"] == 5
+    found = json.loads(command("topics", "policies", "get", "a", "--applied", "--json")[1])
+    assert found["publishRate"]["publishThrottlingRateInByte"] == 1 << 20
+    assert found["dispatchRate"]["relativeToPublishRate"] is True
+    assert command("topics", "policies", "remove", "a", "publishRate")[0] == 0
+    parts = "publishRate", "dispatchRate", "subscriptionDispatchRate", "subscribeRate"
+    assert command("namespaces", "policies", "remove", DEFAULT, *parts)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--publish-rate", "fast"),
+        ("--publish-rate", "0"),
+        ("--publish-rate", "10,relative"),
+        ("--subscribe-rate", "1MiB"),
+    ],
+)
+def test_rates_that_cannot_be_meant(command: Command, options: tuple[str, str]) -> None:
+    status, _, error = command("namespaces", "policies", "set", DEFAULT, *options)
+    assert (status, options[0] in error) == (2, True)
+
+
+def test_limits(command: Command) -> None:
+    set_them = "--max-producers", "3", "--max-unacked-per-consumer", "0", "--max-topics", "99"
+    assert command("namespaces", "policies", "set", DEFAULT, *set_them)[0] == 0
+    found = json.loads(command("namespaces", "policies", "get", DEFAULT, "--json")[1])
+    assert found["maxProducersPerTopic"] == 3
+    assert found["maxUnackedMessagesPerConsumer"] == 0
+    assert found["maxTopicsPerNamespace"] == 99
+    options = "--max-producers", "5", "--max-message-size", "1MiB"
+    assert command("topics", "policies", "set", "a", *options)[0] == 0
+    found = json.loads(command("topics", "policies", "get", "a", "--applied", "--json")[1])
+    assert (found["maxProducersPerTopic"], found["maxMessageSize"]) == (5, 1 << 20)
+    parts = "maxProducersPerTopic", "maxMessageSize"
+    assert command("topics", "policies", "remove", "a", *parts)[0] == 0
+    gone = "maxProducersPerTopic", "maxUnackedMessagesPerConsumer", "maxTopicsPerNamespace"
+    assert command("namespaces", "policies", "remove", DEFAULT, *gone)[0] == 0
+
+
 def test_which_subscriptions_read_only_brokers_serve(command: Command) -> None:
     rules = ("subscription=report-* property=team=red type=Shared to=zone:eu", "to=owner")
     words = [word for rule in rules for word in ("--read-from", rule)]

@@ -17,6 +17,7 @@ from magnetar.cluster.policies.policies import (
     decode_policies,
     encode_value,
 )
+from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
 from magnetar.cluster.policies.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
@@ -68,6 +69,28 @@ SAID = {
         "defaultNumPartitions": 4,
     },
     "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": False},
+    "publishMaxMessageRate": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1},
+    "topicDispatchRate": {
+        "dispatchThrottlingRateInMsg": -1,
+        "dispatchThrottlingRateInByte": 1 << 40,
+        "ratePeriodInSecond": 1,
+        "relativeToPublishRate": False,
+    },
+    "subscriptionDispatchRate": {
+        "dispatchThrottlingRateInMsg": 7,
+        "dispatchThrottlingRateInByte": 0,
+        "ratePeriodInSecond": 60,
+        "relativeToPublishRate": True,
+    },
+    "clusterSubscribeRate": {"subscribeThrottlingRatePerConsumer": 3, "ratePeriodInSecond": 30},
+    "max_producers_per_topic": 1,
+    "max_consumers_per_topic": 2,
+    "max_consumers_per_subscription": 3,
+    "max_subscriptions_per_topic": 4,
+    "max_unacked_messages_per_consumer": 5,
+    "max_unacked_messages_per_subscription": 6,
+    "max_topics_per_namespace": 7,
+    "maxMessageSize": 0,
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -85,6 +108,18 @@ MEANT = Policies(
     kafka=KafkaPolicy("zstd", 70_000, 1 << 20, 60_000, True, 0, 5, "compact,delete", 0, 0.25, 7, 8),
     topic_creation=TopicCreationPolicy(True, "partitioned", 4),
     subscription_creation=SubscriptionCreationPolicy(False),
+    publish_rate=PublishRate(5),
+    dispatch_rate=DispatchRate(-1, 1 << 40),
+    subscription_dispatch_rate=DispatchRate(7, 0, 60, True),
+    subscribe_rate=SubscribeRate(3),
+    max_producers=1,
+    max_consumers=2,
+    max_consumers_per_subscription=3,
+    max_subscriptions=4,
+    max_unacked_per_consumer=5,
+    max_unacked_per_subscription=6,
+    max_topics=7,
+    max_message_bytes=0,
 )
 
 
@@ -117,6 +152,18 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.kafka,
         MEANT.topic_creation,
         MEANT.subscription_creation,
+        MEANT.publish_rate,
+        MEANT.dispatch_rate,
+        MEANT.subscription_dispatch_rate,
+        MEANT.subscribe_rate,
+        MEANT.max_producers,
+        MEANT.max_consumers,
+        MEANT.max_consumers_per_subscription,
+        MEANT.max_subscriptions,
+        MEANT.max_unacked_per_consumer,
+        MEANT.max_unacked_per_subscription,
+        MEANT.max_topics,
+        MEANT.max_message_bytes,
     )
     assert Policies().over(MEANT) == MEANT
 
@@ -164,6 +211,19 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
             {"active": True, "tickTime": 1, "maxDeliveryDelayInMillis": -1},
             "from 0",
         ),
+        ("publish_rate", 5, "a JSON object"),
+        ("publish_rate", {"publishThrottlingRateInMsg": -2}, "from -1"),
+        ("publish_rate", {"publishThrottlingRateInMsg": "1"}, "whole number"),
+        ("publish_rate", {"publishThrottlingRateInByte": 2**63}, "from -1"),
+        ("publish_rate", {"ratePeriodInSecond": 1}, "ratePeriodInSecond not served"),
+        ("dispatch_rate", {"ratePeriodInSecond": 0}, "from 1"),
+        ("dispatch_rate", {"relativeToPublishRate": 1}, "true and false"),
+        ("subscription_dispatch_rate", {"dispatchThrottlingRateInMsg": 2**31}, "to 2147483647"),
+        ("subscribe_rate", {"ratePeriodInSecond": -1}, "from 1"),
+        ("max_producers", -1, "^maxProducersPerTopic must be 0 or more$"),
+        ("max_topics", -1, "^maxTopicsPerNamespace must be 0 or more$"),
+        ("max_topics", "9", "whole number"),
+        ("max_message_bytes", None, "whole number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(field: str, body: object, words: str) -> None:
@@ -179,3 +239,10 @@ def test_the_longest_delay_has_two_names(name: str) -> None:
     assert found == DelayedDeliveryPolicy(True, 1000, 60_000)
     with pytest.raises(InvalidPolicyError, match=f"{name}.*whole number"):
         DelayedDeliveryPolicy.decode({**body, name: "x"})
+
+
+def test_what_a_body_leaves_out_of_a_rate_sets_no_limit() -> None:
+    """As Pulsar's clients have it, which leave out what nobody named."""
+    assert PublishRate.decode({}) == PublishRate(-1, -1)
+    assert DispatchRate.decode({"dispatchThrottlingRateInMsg": 3}) == DispatchRate(3, -1, 1, False)
+    assert SubscribeRate.decode({"subscribeThrottlingRatePerConsumer": 2}) == SubscribeRate(2, 30)

@@ -71,6 +71,59 @@ POLICIES: Final = (
     ),
     DEDUPLICATION,
     Policy(
+        "publishRate",
+        "publish_rate",
+        "How fast each topic takes messages of its producers, who wait for the rest",
+    ),
+    Policy("dispatchRate", "dispatch_rate", "How fast a topic gives messages to its consumers"),
+    Policy(
+        "subscriptionDispatchRate",
+        "subscription_dispatch_rate",
+        "How fast each subscription gets messages",
+    ),
+    Policy("subscribeRate", "subscribe_rate", "How often a consumer may subscribe to a topic"),
+    Policy(
+        "maxProducersPerTopic",
+        "max_producers",
+        "How many producers a topic may have",
+        topic_part="maxProducers",
+    ),
+    Policy(
+        "maxConsumersPerTopic",
+        "max_consumers",
+        "How many consumers a topic may have",
+        topic_part="maxConsumers",
+    ),
+    Policy(
+        "maxConsumersPerSubscription",
+        "max_consumers_per_subscription",
+        "How many consumers a subscription may have",
+    ),
+    Policy(
+        "maxSubscriptionsPerTopic",
+        "max_subscriptions",
+        "How many subscriptions a topic may have",
+    ),
+    Policy(
+        "maxTopicsPerNamespace",
+        "max_topics",
+        "How many topics a namespace may have, each partition by itself",
+    ),
+    Policy(
+        "maxUnackedMessagesPerConsumer",
+        "max_unacked_per_consumer",
+        "How many messages a consumer of a shared subscription may have that it has not "
+        "acknowledged",
+        topic_part="maxUnackedMessagesOnConsumer",
+    ),
+    Policy(
+        "maxUnackedMessagesPerSubscription",
+        "max_unacked_per_subscription",
+        "How many messages all consumers of a shared subscription may have that they have not "
+        "acknowledged",
+        topic_part="maxUnackedMessagesOnSubscription",
+    ),
+    Policy(
         "readOnlyBrokers",
         "read_only_brokers",
         "Which subscriptions read-only brokers serve, and which of them (ours, not Pulsar's)",
@@ -85,6 +138,7 @@ ENFORCED: Final = "schemaValidationEnforced"
 """Pulsar's clients take the answer for a boolean: no word of it is false."""
 
 TOPICS_ONLY: Final = (
+    Policy("maxMessageSize", "max_message_bytes", "How many bytes a message (or batch) may have"),
     Policy(
         "schemaCompatibilityStrategy",
         "schema_strategy",
@@ -97,7 +151,11 @@ TOPICS_ONLY: Final = (
         "Whether producers without a schema are refused where there is one",
     ),
 )
-NAMESPACES_ONLY: Final = ("subscriptionExpirationTime", "autoTopicCreation")
+NAMESPACES_ONLY: Final = (
+    "subscriptionExpirationTime",
+    "autoTopicCreation",
+    "maxTopicsPerNamespace",
+)
 BY_QUERY: Final = "messageTTL"
 """At a topic Pulsar's clients send this one in the query."""
 

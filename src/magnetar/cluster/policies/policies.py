@@ -21,21 +21,31 @@ them, in the namespace's node and in a topic's:
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
+| ``publishMaxMessageRate`` | ``PublishRate``: ``{"publishThrottlingRateInMsg", ...}`` |
+| ``topicDispatchRate``, ``subscriptionDispatchRate`` | ``DispatchRate`` |
+| ``clusterSubscribeRate`` | ``SubscribeRate`` |
+| ``max_producers_per_topic``, ``max_consumers_per_topic``, ``max_consumers_per_subscription``, \
+``max_subscriptions_per_topic``, ``max_unacked_messages_per_consumer``, \
+``max_unacked_messages_per_subscription``, ``max_topics_per_namespace``, ``maxMessageSize`` \
+| a number; 0: no limit |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final
 
 from magnetar.cluster.policies.policy_values import (
     NUMBER_MAX,
     as_flag,
+    as_limit,
     as_number,
     as_object,
     no_more,
 )
+from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
 from magnetar.cluster.policies.read_rules import ReadRules
 from magnetar.cluster.topic_name import PARTITIONS_MAX
 from magnetar.model.errors import InvalidPolicyError
@@ -366,6 +376,18 @@ class Policies:
     kafka: KafkaPolicy | None = None
     topic_creation: TopicCreationPolicy | None = None
     subscription_creation: SubscriptionCreationPolicy | None = None
+    publish_rate: PublishRate | None = None
+    dispatch_rate: DispatchRate | None = None
+    subscription_dispatch_rate: DispatchRate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    max_producers: int | None = None
+    max_consumers: int | None = None
+    max_consumers_per_subscription: int | None = None
+    max_subscriptions: int | None = None
+    max_unacked_per_consumer: int | None = None
+    max_unacked_per_subscription: int | None = None
+    max_topics: int | None = None
+    max_message_bytes: int | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
@@ -437,8 +459,44 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
         "autoSubscriptionCreationOverride",
         SubscriptionCreationPolicy.decode,
     ),
+    "publish_rate": ("publishMaxMessageRate", PublishRate.decode),
+    "dispatch_rate": ("topicDispatchRate", DispatchRate.decode),
+    "subscription_dispatch_rate": ("subscriptionDispatchRate", DispatchRate.decode),
+    "subscribe_rate": ("clusterSubscribeRate", SubscribeRate.decode),
+    "max_producers": ("max_producers_per_topic", partial(as_limit, "maxProducersPerTopic")),
+    "max_consumers": ("max_consumers_per_topic", partial(as_limit, "maxConsumersPerTopic")),
+    "max_consumers_per_subscription": (
+        "max_consumers_per_subscription",
+        partial(as_limit, "maxConsumersPerSubscription"),
+    ),
+    "max_subscriptions": (
+        "max_subscriptions_per_topic",
+        partial(as_limit, "maxSubscriptionsPerTopic"),
+    ),
+    "max_unacked_per_consumer": (
+        "max_unacked_messages_per_consumer",
+        partial(as_limit, "maxUnackedMessagesPerConsumer"),
+    ),
+    "max_unacked_per_subscription": (
+        "max_unacked_messages_per_subscription",
+        partial(as_limit, "maxUnackedMessagesPerSubscription"),
+    ),
+    "max_topics": ("max_topics_per_namespace", partial(as_limit, "maxTopicsPerNamespace")),
+    "max_message_bytes": ("maxMessageSize", partial(as_limit, "maxMessageSize")),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
+
+
+BY_CLUSTER: Final = tuple(
+    NAMES[field][0]
+    for field in (
+        "publish_rate",
+        "dispatch_rate",
+        "subscription_dispatch_rate",
+        "subscribe_rate",
+    )
+)
+"""What Pulsar says of a namespace for each of its clusters."""
 
 
 def decode_policies(said: Mapping[str, object]) -> Policies:

@@ -30,6 +30,13 @@ def as_number(name: str, value: object, least: int, most: int = NUMBER_MAX) -> i
     return value
 
 
+def as_limit(name: str, value: object) -> int:
+    """0: none."""
+    if isinstance(value, int) and value < 0:
+        raise InvalidPolicyError(f"{name} must be 0 or more")  # Pulsar's words: programs compare
+    return as_number(name, value, 0)
+
+
 def as_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidPolicyError(

@@ -10,7 +10,7 @@ came with it in one chunk is kept by ``env.network.framed``. Such a request owns
 frame.
 
 Bounds: bytes that are appended and not confirmed, slots under way, unsent bytes; each stops
-reading from the connection.
+reading from the connection. So does a topic's limited rate that is used up (``hold_back``).
 
 Errors: bytes that are no request end the connection (``ProtocolError``); what a handler raises is a
 fault of ours and ends it too, so that no client waits for an answer that does not come. A request
@@ -29,6 +29,7 @@ Why: docs/adr/0106-kafka-protocol-over-logs.md, docs/adr/0157-kafkas-clients-sho
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import IntFlag
@@ -78,6 +79,7 @@ FIRST_FRAME_BYTES_MAX: Final = 64 << 10
 ELEMENTS_AT_ONCE: Final = 3000
 """A request with more in its lists is read on a thread, an answer with more is made there: 100 000,
 which a frame of half a megabyte has, take half a second of the loop."""
+HOLD_S_MAX: Final = 3600.0
 FRAMES_PER_TURN: Final = 100
 """Of one connection: those that are answered without a wait take some 10 ms. (Producers that want
 no answers have nothing else that stops them.)"""
@@ -93,6 +95,7 @@ class KafkaPaused(IntFlag):
     PUBLISHES = FREE_REASON << 1
     UNSENT = FREE_REASON << 2
     SLOTS = FREE_REASON << 3
+    RATE = FREE_REASON << 4
 
 
 class Slot:
@@ -172,6 +175,8 @@ class KafkaSession(FramedConnection):
         self.first_refused = FirstRefused()
         self._slots: deque[Slot] = deque()
         self._at_end: dict[Hashable, Callable[[], None]] = {}
+        self._held_until_s = 0.0
+        self._hold: asyncio.TimerHandle | None = None
         self._unconfirmed_bytes = 0
         self._unconfirmed_bytes_max = services.broker.pending_publish_bytes_per_connection
 
@@ -194,6 +199,8 @@ class KafkaSession(FramedConnection):
     def disconnected(self, error: Exception | None) -> None:
         self.services.sessions.pop(self, None)
         self._slots.clear()
+        if self._hold is not None:
+            self._hold.cancel()
         for end in self._at_end.values():
             end()
         self._at_end.clear()
@@ -428,6 +435,23 @@ class KafkaSession(FramedConnection):
                 self.write_parts(parts, size)
         if self.paused and len(slots) <= SLOTS_MAX // 2:
             self.resume(KafkaPaused.SLOTS)
+
+    def hold_back(self, wait_s: float) -> int:
+        """Nothing is read for so long; returns what its client is told of it, in milliseconds.
+        Clients that know this wait by themselves (KIP-219), and others by it."""
+        wait_s = min(wait_s, HOLD_S_MAX)
+        until_s = self._loop.time() + wait_s
+        if until_s > self._held_until_s:
+            self._held_until_s = until_s
+            self.pause(KafkaPaused.RATE)
+            if self._hold is not None:
+                self._hold.cancel()
+            self._hold = self._loop.call_later(wait_s, self._end_hold)
+        return max(1, int(wait_s * 1000))
+
+    def _end_hold(self) -> None:
+        self._hold = None
+        self.resume(KafkaPaused.RATE)
 
     def publish_begun(self, byte_count: int) -> None:
         self._unconfirmed_bytes += byte_count

@@ -11,7 +11,8 @@ handled on the spot; requests that wait for something run in turn by subject (``
 Bounds: unconfirmed bytes, requests under way and unsent bytes each stop reading from the
 connection, and the commands of the chunk at hand, until they are below their limit again; so a
 client is slowed down and nobody else. So does the first SEND of a producer that has come back,
-until it is known what its earlier incarnation has stored (``topics.publishing.resend``).
+until it is known what its earlier incarnation has stored (``topics.publishing.resend``), and a SEND
+to a topic whose publish rate is used up, until it may pass (``rate_hold``).
 
 Errors: a ``ProtocolError`` ends the connection. Any other error of ours is told to the client in
 the shape that its request asks for. A request that fails by a fault of this program ends the
@@ -44,14 +45,22 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.protocols.pulsar.attached import Attached
+from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
 from magnetar.protocols.pulsar.identity import Identity
 from magnetar.protocols.pulsar.leaving import Leaving
 from magnetar.protocols.pulsar.liveness import is_alive
+from magnetar.protocols.pulsar.rate_hold import HeldBack, RateHold
 from magnetar.protocols.pulsar.requests import Requests, Subject
 from magnetar.protocols.pulsar.services import Services
 from magnetar.protocols.pulsar.topic_list_watch import TopicListWatch
 from magnetar.speedups import read_sends
-from magnetar.topics.publishing.producer import METADATA_BYTES_MAX, Producer, SearchFirst, Sequences
+from magnetar.topics.publishing.producer import (
+    METADATA_BYTES_MAX,
+    Producer,
+    SearchFirst,
+    SendLimits,
+    Sequences,
+)
 from magnetar.topics.subscribable import Subscribed
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
@@ -85,6 +94,7 @@ SEND_REFUSALS: Final = (
 )
 """Faults of one message, which its producer is told; a ``ProtocolError`` is the connection's."""
 
+ENTRIES: Final = PulsarEntryFormat()
 SEND: Final = int(BaseCommand.SEND)
 ACK: Final = int(BaseCommand.ACK)
 NO_VERSION: Final = 0
@@ -100,6 +110,7 @@ class Paused(IntFlag):
     UNSENT = FREE_REASON << 2
     RESENDS = FREE_REASON << 3
     AUTHENTICATION = FREE_REASON << 4
+    RATE = FREE_REASON << 5
 
 
 Quick: TypeAlias = "Callable[[Session, memoryview, int, int], None]"
@@ -153,6 +164,8 @@ class Session(FramedConnection):
         """Topics whose ends a read-only broker is told of."""
         self.frames = 0
         """Whole frames received; stands still while one is incomplete."""
+        self._rate_hold: RateHold | None = None
+        """From when it is first held back; it leads back here."""
         self._touched: list[Producer] = []
         self._acks = PlainAcks()
         self._unconfirmed_bytes = 0
@@ -179,6 +192,9 @@ class Session(FramedConnection):
         services.sessions.pop(self, None)
         services.metrics.broker_connections.set(len(services.sessions))
         self._tell_taken()
+        if self._rate_hold is not None:
+            self._rate_hold.end()
+            self._rate_hold = None
         if self.identity is not None:
             self.identity.end()
         for producer in list(self.producers.values()):
@@ -278,8 +294,10 @@ class Session(FramedConnection):
         runs, stop = read_sends(view, start, end, self._frame_bytes_max, self.payload_bytes_max)
         for run in runs:
             producer = producers.get(run[0])
-            if producer is not None and producer.resends is not None:
-                return start  # it has come back: what it sends is looked at one by one
+            if producer is None:
+                continue
+            if producer.resends is not None or producer.limits is not None:
+                return start  # what it sends is looked at one by one
         for number, payloads, sequences, messages, times_ms, byte_count in runs:
             self.frames += len(payloads)
             producer = producers.get(number)  # None: sent before it heard that this is closed
@@ -307,8 +325,15 @@ class Session(FramedConnection):
                         continue  # sent before the client heard that the producer is closed
                     if (due_ms or end - at > most) and self._refused(producer, send, end - at):
                         continue
+                    limits = producer.limits
+                    if limits is not None and not self._admitted(
+                        producer, limits, send[1:3], view[at:end]
+                    ):
+                        continue
                     if producer.queue(sequence_id, highest, view[at:end], messages, published_ms):
                         self._touched.append(producer)
+                    if limits is not None and limits.throttle is not None:
+                        limits.throttle.take(messages, end - at)
                     continue
                 kind = command_type(view, start)
                 if kind == ACK and ready and self._acks.take(view, start, end):
@@ -330,6 +355,8 @@ class Session(FramedConnection):
         except SearchFirst as first:
             self._search(first.producer, first.sequence_id)
             self.frames -= self.stop_after(bounds, start - 1)  # this one comes again, first
+        except HeldBack:
+            self.frames -= self.stop_after(bounds, start - 1)
         self._flush_collected()
 
     def _flush_collected(self) -> None:
@@ -354,6 +381,25 @@ class Session(FramedConnection):
             self.close()
 
         self.services.scope.spawn(search(), f"resends of {producer.name}", fails(failed))
+
+    def _admitted(
+        self, producer: Producer, limits: SendLimits, send: Sequences, payload: memoryview
+    ) -> bool:
+        """Whether a sound SEND may pass what the topic's policy says; one that may not is refused.
+        Raises ``HeldBack``."""
+        most = limits.bytes_max
+        if most and len(payload) > most and ENTRIES.describe(payload).chunk is None:
+            error = MessageTooLargeError(
+                f"message of {len(payload)} bytes with what its client adds; by the topic's policy "
+                f"{most} are the most (maxMessageSize): send less, or in chunks"
+            )
+            self._refuse_send(producer, send, error)
+            return False
+        if limits.throttle is not None and not producer.closed:
+            if self._rate_hold is None:
+                self._rate_hold = RateHold(self, Paused.RATE)
+            self._rate_hold.check(limits.throttle)
+        return True
 
     def _refused(self, producer: Producer, send: ReadSend, payload_bytes: int) -> bool:
         """Refuse a sound SEND if it is too large, or to be delivered too late."""
@@ -381,8 +427,15 @@ class Session(FramedConnection):
         except SEND_REFUSALS as error:
             self._refuse_send(producer, (sequence_id, highest), error)
             return
+        limits = producer.limits
+        if limits is not None and not self._admitted(
+            producer, limits, (sequence_id, highest), payload
+        ):
+            return
         if producer.queue(sequence_id, highest, payload, messages, published_ms):
             self._touched.append(producer)
+        if limits is not None and limits.throttle is not None:
+            limits.throttle.take(messages, len(payload))
 
     def _refuse_send(self, producer: Producer, send: Sequences, error: MagnetarError) -> None:
         self._flush_sends()

@@ -4,6 +4,9 @@
 machine (``dispatch``) place them and hands each consumer its run. Who is seated, and who is
 active, is the subscription's business.
 
+Where a rate is limited (``limit_rate``) a round takes what may pass, by whole entries, and the rest
+waits in the feed, where it is not read again; the throttle asks for the next round.
+
 Invariant: an entry of a shared subscription is out at one consumer, or in the feed, or not due yet
 (``delays``), or none of these. The
 machine says what is out and asserts that it was in no other place; what goes back to the feed has
@@ -33,6 +36,8 @@ from magnetar.topics.consuming.transaction_view import TransactionView
 from magnetar.topics.dispatch.redelivery import Key, Redelivery, Replays
 from magnetar.topics.dispatch.seats import Machine
 from magnetar.topics.entry_format import EntryFormat, describe
+from magnetar.topics.rate_limits import ANY, MayPass
+from magnetar.topics.throttle import TopicThrottle
 from magnetar.topics.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -94,6 +99,12 @@ class Dispatcher:
         """From the first entry of a transaction on."""
         self._skims = False
         """Nothing of what came last is due: more than there is room for may be read."""
+        self._limited = False
+        """By one of these; not so, as a rule: that is all they cost then."""
+        self._throttles: tuple[TopicThrottle, ...] = ()
+        self._unacked_max = 0
+        """Of the messages that are out at all consumers; 0: any number."""
+        self._unacked_full = False
 
     @property
     def delays(self) -> Delays | None:
@@ -153,9 +164,30 @@ class Dispatcher:
         self._held = False
         self.wake()
 
+    def limit_rate(self, throttles: tuple[TopicThrottle, ...]) -> None:
+        """From now on what is sent passes all of those."""
+        self._forget_throttles()
+        self._throttles = throttles
+        self._see_limits()
+
+    def limit_unacked(self, most: int) -> None:
+        """From now on so many messages may be out at all consumers together; 0: any number."""
+        self._unacked_max = most
+        self._see_limits()
+
+    def _see_limits(self) -> None:
+        self._limited = bool(self._throttles) or self._unacked_max > 0
+        self.wake()
+
+    def _forget_throttles(self) -> None:
+        for throttle in self._throttles:
+            throttle.forget(self)
+        self._throttles = ()
+
     def close(self) -> None:
         """No rounds and no reads any more."""
         self._held = True
+        self._forget_throttles()
         self.feed.close()
         if self._delays is not None:
             self._delays.close()
@@ -188,10 +220,17 @@ class Dispatcher:
         for consumer in full:
             self.follow_connection(consumer)
         stuck = False
+        left = None
         for _ in range(ROUNDS_MAX):
             room = machine.room()
             if room <= 0:
                 break
+            if self._limited:
+                left = self._admitted()
+                if left is None:
+                    return  # the throttle will wake us, or an acknowledgement
+                if self.feed.redelivery.by_place:  # else what is read is kept at hand
+                    room = min(room, left.messages)
             if delays is None:
                 entries, replay = self.feed.take(room)
             else:
@@ -205,7 +244,11 @@ class Dispatcher:
                 if self._full:  # what waits may be theirs alone
                     self.wake()
                 return  # new entries, or the feed, or the timer, will wake us
-            stuck = not self._place(machine, self._cursor.unacknowledged(entries), replay)
+            entries = self._cursor.unacknowledged(entries)
+            if left is None:
+                stuck = not self._place(machine, entries, replay)
+            else:
+                stuck = not self._place_limited(machine, entries, replay, left)
             if stuck:
                 break
         if self._full or (machine.room() > 0 and not stuck):
@@ -215,9 +258,53 @@ class Dispatcher:
         """Take over whether the consumer's connection can take more."""
         self.machine.set_blocked(consumer.seat, not consumer.client.writable)
 
-    def _place(self, machine: Machine[Consumer], entries: list[Entry], replay: bool) -> bool:
+    def _admitted(self) -> MayPass | None:
+        """What may be sent now; None: nothing, and a round comes when something may."""
+        messages = byte_count = ANY
+        if self._unacked_max:
+            messages = self._unacked_max - sum(seat.unacked for seat in self.machine.seats)
+            self._unacked_full = messages <= 0
+            if self._unacked_full:
+                return None
+        for throttle in self._throttles:
+            left = throttle.admits(self, self.wake)
+            if left is None:
+                return None
+            messages, byte_count = min(messages, left.messages), min(byte_count, left.byte_count)
+        return MayPass(messages, byte_count)
+
+    def _place_limited(
+        self, machine: Machine[Consumer], entries: list[Entry], replay: bool, left: MayPass
+    ) -> bool:
+        """As ``_place``, of as many of ``entries`` as may pass; the first always does."""
+        messages = byte_count = passing = 0
+        for entry in entries:
+            if messages >= left.messages or byte_count >= left.byte_count:
+                break
+            messages += self._messages_in(entry)
+            byte_count += len(entry.payload)
+            passing += 1
+        before = self.messages_out, self.bytes_out
+        goes_on = self._place(machine, entries[:passing], replay, entries[passing:])
+        for throttle in self._throttles:
+            throttle.take(self.messages_out - before[0], self.bytes_out - before[1])
+        return goes_on
+
+    def _messages_in(self, entry: Entry) -> int:
+        try:
+            return describe(entry, self._format).messages
+        except ProtocolError:
+            return 1  # it is left out
+
+    def _place(
+        self,
+        machine: Machine[Consumer],
+        entries: list[Entry],
+        replay: bool,
+        held: Sequence[Entry] = (),
+    ) -> bool:
         """False if all of it waits, though there is room: chunks for one connection, or what a
-        transaction without an outcome keeps."""
+        transaction without an outcome keeps. ``held``: what comes behind it and waits, too."""
         entries, descriptions = self._describe(entries)
         waiting: list[Entry] = []
         if any(each.transaction is not None for each in descriptions):
@@ -228,11 +315,11 @@ class Dispatcher:
             if not replay:
                 entries, descriptions = self._delays.hold(entries, descriptions)
                 # Given back they may come again as if they had been sent.
-                waiting = self._due(waiting)
+                waiting, held = self._due(waiting), self._due(list(held))
             self._skims = not entries
         if not entries:
-            if waiting:
-                self.feed.give_back(waiting, replay)
+            if waiting or held:
+                self.feed.give_back([*waiting, *held], replay)
             return not waiting
         feed, total = self.feed, len(entries)
         messages = sum([description.messages for description in descriptions])
@@ -257,8 +344,8 @@ class Dispatcher:
                 machine.set_blocked(run.seat, True)
                 self._full.append(consumer)
         self._traffic.entries_out += total - len(left)
-        if left or waiting:
-            feed.give_back([*(entries[index] for index in left), *waiting], replay)
+        if left or waiting or held:
+            feed.give_back([*(entries[index] for index in left), *waiting, *held], replay)
         # Where others than those that are left may be placed, more is taken.
         return bool(runs) or (feed.redelivery.by_place and not waiting)
 
@@ -344,7 +431,7 @@ class Dispatcher:
         again is served."""
         freed = self.machine.settle(keys)
         self.feed.redelivery.forget(keys)
-        if freed:
+        if freed or self._unacked_full:
             self.wake()
 
     def look_for_end(self) -> None:

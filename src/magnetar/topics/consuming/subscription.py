@@ -43,6 +43,8 @@ from magnetar.topics.dispatch.keyed import KeyShared
 from magnetar.topics.dispatch.shared import SharedRoundRobin
 from magnetar.topics.dispatch.single_active import Change, SingleActive
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.rate_limits import ANY, NO_RATE, RateLimit
+from magnetar.topics.throttle import Published, TopicThrottle, throttle_of
 from magnetar.topics.traffic import Traffic
 
 SWITCH_DELAY_S: Final = 1.0
@@ -158,6 +160,9 @@ class Subscription:
         self.dispatcher = Dispatcher(
             source, cursor, scope, traffic, entry_format, self._single, now_ms
         )
+        self._unacked_max = limits.unacked_messages_max
+        self._rate_limit = NO_RATE
+        self._throttle: TopicThrottle | None = None
         lending = cursor.lending
         self.bound: BoundSubscription | None = None
         """Who serves it in our place."""
@@ -285,11 +290,11 @@ class Subscription:
                 dispatcher.wake,
             )
         if kind is Kind.SHARED:
-            dispatcher.begin(SharedRoundRobin(limits.unacked_messages_max), self._delays)
+            dispatcher.begin(SharedRoundRobin(self._unacked_max), self._delays)
             return
         entry_format = self._format  # not by way of this, which has what is made here
         keyed = self.keyed = KeyShared(
-            limits.unacked_messages_max,
+            self._unacked_max,
             limits.look_ahead,
             key_policy or KeyPolicy(),
             lambda entry: entry_format.key_hash(entry.payload),
@@ -302,6 +307,28 @@ class Subscription:
         self._delay_policy = policy
         if self._delays is not None:
             self._delays.set_policy(policy)
+
+    def limit_unacked(self, each: int, together: int) -> None:
+        """How many messages a consumer, and all of them together, may have that they have not
+        acknowledged, if it is shared; 0: any number."""
+        self._unacked_max = each or ANY
+        machine = self.dispatcher.machine
+        if isinstance(machine, SharedRoundRobin | KeyShared):
+            machine.limit_unacked(self._unacked_max)
+        self.dispatcher.limit_unacked(together)
+
+    def limit_rate(
+        self, topic: TopicThrottle | None, limit: RateLimit, published: Published | None
+    ) -> None:
+        """From now on what is sent passes the topic's throttle, if it has one, and one of the
+        subscription's own by that limit."""
+        if limit != self._rate_limit:
+            self._rate_limit, before = limit, self._throttle
+            self._throttle = throttle_of(limit, published)
+            if before is not None:
+                before.close()
+        both = (topic, self._throttle)
+        self.dispatcher.limit_rate(tuple(each for each in both if each is not None))
 
     def announce(self, consumer: Consumer) -> None:
         """``consumer`` has been told that it is subscribed: it may be active and get entries."""
@@ -484,6 +511,8 @@ class Subscription:
     def close(self) -> None:
         """The subscription ends here: its topic closes or it was deleted."""
         self.dispatcher.close()
+        if self._throttle is not None:
+            self._throttle.close()
         self._cancel_switch()
         self._after_delay = nothing  # it leads back here, which would be a cycle
         if self.keyed is not None:

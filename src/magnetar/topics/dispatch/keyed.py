@@ -144,6 +144,10 @@ class KeyShared(Seats[Owner]):
 
     # -- what is out --------------------------------------------------------------------------
 
+    def limit_unacked(self, unacked_max: int) -> None:
+        """From now on; what is out stays out."""
+        self._unacked_max = unacked_max
+
     def settle(self, keys: Sequence[Key]) -> bool:
         self._see_assignment()
         freed = False

@@ -57,6 +57,10 @@ class SharedRoundRobin(Seats[Owner]):
 
     # -- what is out --------------------------------------------------------------------------
 
+    def limit_unacked(self, unacked_max: int) -> None:
+        """From now on; what is out stays out."""
+        self._unacked_max = unacked_max
+
     def settle(self, keys: Sequence[Key]) -> bool:
         holders, most = self._holders, self._unacked_max
         freed = False

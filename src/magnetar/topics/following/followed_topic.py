@@ -334,6 +334,11 @@ class FollowedTopic(SubscribableTopic):
         """Whether there is one, and may be, its owner knows."""
         return True
 
+    @property
+    def subscriptions_max(self) -> int:
+        """Its owner makes them, and counts them."""
+        return 0
+
     def opening(self, name: str) -> AbstractAsyncContextManager[None]:
         """Each for itself: bindings are asked for side by side. One that has to wait until another
         broker has given it back keeps none of the others."""

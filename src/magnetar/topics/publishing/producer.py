@@ -30,6 +30,7 @@ from magnetar.model.errors import MagnetarError
 from magnetar.model.ids import Position
 from magnetar.topics.publishing.access import AccessMode, Incarnation
 from magnetar.topics.publishing.resend import Resends
+from magnetar.topics.throttle import TopicThrottle
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +148,14 @@ class SearchFirst(Exception):
         self.sequence_id = sequence_id
 
 
+class SendLimits(NamedTuple):
+    """What the topic's policy says of what is sent to it. ``throttle``: what each send passes
+    before it is taken; ``bytes_max``: of a message or batch; 0: as the broker is configured."""
+
+    throttle: TopicThrottle | None
+    bytes_max: int
+
+
 class ProducerFacts(NamedTuple):
     """What is known of a producer when it comes. ``properties``: what its application says of it;
     ``client_version``: what its client calls itself."""
@@ -184,6 +193,8 @@ class Producer:
         self.bytes_in = 0
         self.resends: Resends | None = None
         """What an earlier incarnation stored and this one may send again."""
+        self.limits: SendLimits | None = None
+        """What its sends are looked at for, one by one; None, as a rule: for nothing."""
         # The first send of a chunk, mostly its only one, and lists of the others: what is in small
         # tuples on its whole way costs less than lists do.
         self._first: tuple[memoryview, Sequences, int, int] | None = None

@@ -140,6 +140,7 @@ async def _create(
         return
     if factor < 1 and factor != -1:
         raise ReplicationFactorError(f"{factor} replicas; at least 1 is possible, or -1: as usual")
+    await services.topics.check_place(topic, count)
     configs = {config.name: config.value for config in new.configs}
     choice = await choose(services, topic, configs.pop(ENGINE, None), configs.get(CLEANUP))
     replication = await _replication(services, factor, configs, choice)
@@ -288,8 +289,10 @@ async def _grow(
     elif asked.assignments and not await _no_choice(services, asked.assignments):
         said.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         said.error_message = PLACED
-    elif not validate_only:
-        await services.control.partitioned.grow(topic, asked.count)
+    else:
+        await services.topics.check_place(topic, asked.count - count)
+        if not validate_only:
+            await services.control.partitioned.grow(topic, asked.count)
 
 
 # -- delete -----------------------------------------------------------------------------------

@@ -208,6 +208,7 @@ async def _count(
             raise TopicNotFoundError(f"topic {name} does not exist, and is not made by its use")
         check_new(name)
         async with services.topics_made.held(topic):  # not while an admin's gets its settings
+            await services.topics.check_place(topic, max(1, creation.partitions))
             await services.control.partitioned.create(topic, max(1, creation.partitions))
         count = await services.count_of(topic)
     return count

@@ -22,6 +22,8 @@ Rules:
 * Who names topics by ids gets what the topic of that id holds, or ``UNKNOWN_TOPIC_ID``: never what
   another holds that has its name by now, not even in a fetch that waited meanwhile.
 * One answer is bounded by ``kafka.fetch_bytes_max`` and by what a connection may have unsent.
+* Of a topic whose dispatch rate is used up nothing is answered but how long to wait
+  (``throttle_time_ms``); the connection is not read for as long.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.unread import LOST
+from magnetar.topics.throttle import TopicThrottle
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, is_batch, read_batch_header
 from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
@@ -103,12 +106,14 @@ IDS_SINCE: Final = 13
 
 class FetchedBatches(NamedTuple):
     """What a partition has for a fetch. ``transactional``: the headers of batches that are part of
-    transactions, and whether a marker commits; ``after``: the entry behind the last one."""
+    transactions, and whether a marker commits; ``after``: the entry behind the last one, which
+    begins at ``next_offset``."""
 
     parts: list[Buffer]
     size: int
     transactional: list[tuple[BatchHeader, bool | None]]
     after: Position
+    next_offset: int
 
 
 async def fetch(
@@ -134,6 +139,9 @@ async def fetch(
             if collected.lost:
                 left_s = min(left_s, began_s + LOST_WAIT_S - loop.time())
             enough = collected.size >= request.bytes_min or collected.failed
+            if collected.wait_s > 0:
+                answer.throttle_time_ms = session.hold_back(collected.wait_s)
+                enough = True
             if enough or left_s <= 0 or session.closed:
                 session.services.traffic.fetched_bytes += collected.size
                 return answer
@@ -198,6 +206,8 @@ class _Collected:
         """An error that the client can do something about is to be told."""
         self.lost = False
         """Something could not be read, and cannot be."""
+        self.wait_s = 0.0
+        """How long the client should ask for nothing."""
         self.partitions: list[Partition] = []
         most = max(session.services.connections.turn_bytes, 1)
         self._left = min(request.bytes_max, self._services.config.fetch_bytes_max, most)
@@ -235,7 +245,10 @@ class _Collected:
                 found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             elif part.fetch_offset < end_offset:
                 most = min(self._left, part.partition_bytes_max)
-                if most > 0 or not self.size:
+                throttle = partition.topic.dispatch_throttle
+                if throttle is not None:
+                    most = min(most, self._admitted(throttle))
+                if most > 0 or (throttle is None and not self.size):
                     await self._read(found, partition, part.fetch_offset, end_offset, max(most, 1))
         except _CodeError as error:
             found.error_code = error.code
@@ -269,6 +282,14 @@ class _Collected:
             self._held.add(found)
         return found
 
+    def _admitted(self, throttle: TopicThrottle) -> int:
+        """How many bytes may be read now; 0: none."""
+        left = throttle.left()
+        if left is None:
+            self.wait_s = max(self.wait_s, throttle.wait_s())
+            return 0
+        return left.byte_count
+
     async def _read(
         self,
         found: FetchedPartition,
@@ -288,6 +309,9 @@ class _Collected:
             )
             found.aborted = [AbortedRange(each.producer_id, each.first_offset) for each in aborted]
         found.records = batches.parts
+        if partition.topic.dispatch_throttle is not None and batches.parts:
+            messages = max(0, batches.next_offset - offset)
+            partition.topic.dispatch_throttle.take(messages, batches.size)
         self.size += batches.size
         self._left -= batches.size
 
@@ -361,7 +385,7 @@ async def read_batches(
     after = partition.positions.next_position(last)
     if parts:
         partition.remember(next_offset, after)
-    return FetchedBatches(parts, size, transactional, after)
+    return FetchedBatches(parts, size, transactional, after, next_offset)
 
 
 def _ends_before(entry: Entry, offset: int) -> bool:

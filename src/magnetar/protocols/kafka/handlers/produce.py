@@ -6,6 +6,9 @@ when the leader's own log has the batch, where the log has a leader and follower
 with -1, when the log says that it is stored. ``acks=0`` has no answer, so an error closes the
 connection, as with Kafka: the client learns of it so, and only so.
 
+A batch to a topic whose publish rate is used up is taken, and so its client is told
+(``throttle_time_ms``) how long the next one has to wait; the connection is not read for as long.
+
 Why: docs/adr/0142-acks-below-all.md.
 """
 
@@ -86,6 +89,12 @@ class _Answer:
         if byte_count:
             self._session.publish_ended(byte_count.pop())
         self.ended()
+
+    def hold_back(self, wait_s: float) -> None:
+        """So long the client should send nothing more."""
+        if wait_s > 0:
+            told_ms = self._session.hold_back(wait_s)
+            self._response.throttle_time_ms = max(self._response.throttle_time_ms, told_ms)
 
     def ended(self) -> None:
         self._left -= 1
@@ -175,6 +184,8 @@ def _append(
                 told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why))
             else:
                 _append_one(session, partition, part, begun, told, request.acks == ALL)
+                if partition.topic.publish_throttle is not None:
+                    collected.hold_back(partition.topic.publish_throttle.wait_s())
     collected.ended()
 
 
@@ -199,9 +210,10 @@ def _append_one(
         told(Produced(ErrorCode.INVALID_RECORD, why="no records were sent"))
         return
     most = session.services.broker.message_bytes_max
-    own = partition.topic.policy.kafka.batch_bytes_max
-    if own:  # settings may have become less since
-        most = min(most, own)
+    policy = partition.topic.policy
+    for own in (policy.kafka.batch_bytes_max, policy.limits.message_bytes):
+        if own:  # settings may have become less since
+            most = min(most, own)
     if len(records) > most:
         why = f"a batch of {len(records)} bytes; the largest allowed is {most}"
         told(Produced(ErrorCode.MESSAGE_TOO_LARGE, why=why))

@@ -215,6 +215,8 @@ class Partition:
         if header.attributes & TRANSACTIONAL:
             self.transactions.writers.batch(header)
             awaits_all = True
+        if self.topic.publish_throttle is not None:
+            self.topic.publish_throttle.take(header.record_count, len(batch))
         self._append(
             batch, _Appending(header, len(batch), Stamp(), told, known, awaits_all=awaits_all)
         )

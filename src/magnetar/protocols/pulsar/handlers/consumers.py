@@ -103,6 +103,9 @@ async def subscribe(session: Session, command: BaseCommand) -> None:
         return
     session.check_room()
     topic = await session.services.subscribable(name, request.force_topic_creation, session)
+    if topic.subscribes is not None:
+        host = session.peer.rpartition(":")[0]
+        topic.check_subscribe_rate((host, request.consumer_name, request.consumer_id))
     _check_compacted(topic, request, kind)
     with topic.held():  # until the consumer is connected, an idle topic could be unloaded
         if not request.durable:
@@ -178,6 +181,7 @@ async def _join(
             subscription.doubtful = False
         subscription.check_served_here()
         subscription.check_room(kind, policy := key_policy(request, kind))
+        topic.check_consumers(subscription)
         if request.start_message_rollback_duration_sec and not subscription.consumers:
             await _roll_back(topic, subscription, _back_from(services.now_ms(), request))
         _check_there(topic, subscription)  # the topic may have closed meanwhile
