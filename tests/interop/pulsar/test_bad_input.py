@@ -666,7 +666,7 @@ def test_what_is_not_served_is_refused_clearly(url: str) -> None:
         answer = wire.ask(subscribe)
         assert answer.error.request_id == 2
         assert answer.error.error == ServerError.NOT_ALLOWED
-        assert "readers of hash ranges are not served" in answer.error.message
+        assert "ranges are for Key_Shared subscriptions and for readers" in answer.error.message
         assert wire.subscribe(TOPIC, name="").error.error == ServerError.NOT_ALLOWED
 
 

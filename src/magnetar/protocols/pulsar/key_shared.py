@@ -15,17 +15,19 @@ from magnetar.wire.pulsar.pulsar_pb2 import CommandSubscribe
 
 
 def key_policy(request: CommandSubscribe, kind: Kind) -> KeyPolicy | None:
-    """None if it is of another kind. Raises ``ConsumerAssignError`` for ranges that nobody can
-    have, and ``NotAllowedError`` for some that are asked for of another kind."""
+    """None if it is of another kind, and no reader of hash ranges (Java's readers have them).
+    Raises ``ConsumerAssignError`` for ranges that nobody can have, and ``NotAllowedError`` for some
+    that are asked for of another kind: what is left out there others may want."""
     meta = request.keySharedMeta
     if kind is not Kind.KEY_SHARED:
-        if meta.hashRanges:
+        if not meta.hashRanges:
+            return None
+        if kind is not Kind.EXCLUSIVE or request.durable:
             raise NotAllowedError(
                 f"subscription {request.subscription} is to have hash ranges of keys and is "
-                f"{kind.name.lower()}: ranges are for Key_Shared subscriptions (readers of hash "
-                "ranges are not served); leave them out and filter by key"
+                f"{kind.name.lower()}: ranges are for Key_Shared subscriptions and for readers; "
+                "leave them out and filter by key"
             )
-        return None
     mode = KeyMode(int(meta.keySharedMode)) if request.HasField("keySharedMeta") else KeyMode(0)
     if meta.hashRanges and mode is not KeyMode.STICKY:
         raise ConsumerAssignError(

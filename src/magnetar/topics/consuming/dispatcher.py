@@ -99,6 +99,8 @@ class Dispatcher:
         """From the first entry of a transaction on."""
         self._skims = False
         """Nothing of what came last is due: more than there is room for may be read."""
+        self._takes: Callable[[int], bool] | None = None
+        """Which hashes of keys a reader of some gets; None: all."""
         self._limited = False
         """By one of these; not so, as a rule: that is all they cost then."""
         self._throttles: tuple[TopicThrottle, ...] = ()
@@ -163,6 +165,11 @@ class Dispatcher:
     def release(self) -> None:
         self._held = False
         self.wake()
+
+    def only(self, takes: Callable[[int], bool] | None) -> None:
+        """Send nothing but entries whose keys' hashes (``model.key_hash``) are taken; None: all.
+        The others count as acknowledged."""
+        self._takes = takes
 
     def limit_rate(self, throttles: tuple[TopicThrottle, ...]) -> None:
         """From now on what is sent passes all of those."""
@@ -306,6 +313,9 @@ class Dispatcher:
         """False if all of it waits, though there is room: chunks for one connection, or what a
         transaction without an outcome keeps. ``held``: what comes behind it and waits, too."""
         entries, descriptions = self._describe(entries)
+        if self._takes is not None:
+            entries = self._taken(entries, self._takes)
+            descriptions = [describe(entry, self._format) for entry in entries]
         waiting: list[Entry] = []
         if any(each.transaction is not None for each in descriptions):
             entries, waiting = self._sort(entries)
@@ -348,6 +358,18 @@ class Dispatcher:
             feed.give_back([*(entries[index] for index in left), *waiting, *held], replay)
         # Where others than those that are left may be placed, more is taken.
         return bool(runs) or (feed.redelivery.by_place and not waiting)
+
+    def _taken(self, entries: list[Entry], takes: Callable[[int], bool]) -> list[Entry]:
+        taken: list[Entry] = []
+        others: list[Position] = []
+        for entry in entries:
+            if takes(self._format.key_hash(entry.payload)):
+                taken.append(entry)
+            else:
+                others.append(Position(entry.ledger_id, entry.entry_id))
+        if others:
+            self._cursor.acknowledge(others)
+        return taken
 
     def _due(self, entries: list[Entry]) -> list[Entry]:
         """Those that may be delivered now; the others wait until they are due."""

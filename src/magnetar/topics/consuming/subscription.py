@@ -271,6 +271,8 @@ class Subscription:
         self.kind, self._shares, self.keyed = kind, kind.shares, None
         self._cancel_switch()
         self._single = SingleActive(self.partition)
+        policy = None if self._shares else key_policy
+        self.dispatcher.only(None if policy is None else policy.takes)
         if self._shares:
             self._begin_shared(kind, key_policy)
         else:

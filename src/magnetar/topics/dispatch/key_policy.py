@@ -7,6 +7,7 @@ words.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import pairwise
@@ -41,6 +42,22 @@ class KeyPolicy(NamedTuple):
     mode: KeyMode = KeyMode.AUTO_SPLIT
     out_of_order: bool = False
     ranges: Sequence[HashRange] = ()
+
+    def takes(self, hashed: int) -> bool:
+        """Whether a key of that whole hash (``model.key_hash``) is in the ranges."""
+        own = sticky_hash(hashed)
+        index = bisect_right(self.ranges, own, key=_start) - 1
+        return index >= 0 and own <= self.ranges[index].end
+
+
+def _start(each: HashRange) -> int:
+    return each.start
+
+
+def sticky_hash(hashed: int) -> int:
+    """A key's whole hash as one of those that ranges are of: never 0, which Pulsar's brokers use
+    for "no hash"."""
+    return hashed % (HASH_MAX + 1) or 1
 
 
 def sticky_ranges(asked: Sequence[HashRange]) -> Sequence[HashRange]:

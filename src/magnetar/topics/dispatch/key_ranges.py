@@ -22,7 +22,13 @@ from typing import Final, Generic, Protocol
 
 from magnetar.model.errors import ConsumerAssignError
 from magnetar.model.key_hash import key_hash
-from magnetar.topics.dispatch.key_policy import HASH_MAX, HashRange, KeyMode, KeyPolicy
+from magnetar.topics.dispatch.key_policy import (
+    HASH_MAX,
+    HashRange,
+    KeyMode,
+    KeyPolicy,
+    sticky_hash,
+)
 from magnetar.topics.dispatch.seats import Owner, Seat
 
 POINTS: Final = 100
@@ -132,7 +138,7 @@ class StickyRanges(Generic[Owner]):
         """In order; no two overlap."""
 
     def within(self, hashed: int) -> int:
-        return hashed % (HASH_MAX + 1) or 1
+        return sticky_hash(hashed)
 
     def check(self, policy: KeyPolicy) -> None:
         for asked in policy.ranges:

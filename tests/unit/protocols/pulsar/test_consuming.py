@@ -8,11 +8,12 @@ import pytest
 
 from magnetar.model.errors import BookieUnavailableError, LogClosedError, NotAllowedError
 from magnetar.model.ids import Position
+from magnetar.model.key_hash import key_hash
 from magnetar.protocols.pulsar.bounds import PROPERTIES_MAX
 from magnetar.topics.consuming import feed as feed_module
 from magnetar.topics.consuming import subscription as subscription_module
 from magnetar.wire.pulsar.codes import ServerError
-from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, MessageMetadata
+from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, KeySharedMode, MessageMetadata
 from tests.interop.pulsar.wire import checked, send_frame
 from tests.unit.protocols.pulsar.harness import (
     EXCLUSIVE,
@@ -994,3 +995,42 @@ def test_a_reader_whose_place_cannot_be_found_leaves_nothing() -> None:
         assert world.topic().subscriptions == {}
 
     run(scenario)
+
+
+def test_a_reader_of_hash_ranges_gets_those_keys_alone() -> None:
+    """Java's readers ask for them; what they leave out holds nothing up."""
+
+    def keyed(number: int) -> bytes:
+        meta = MessageMetadata(producer_name="w", sequence_id=number, publish_time=1)
+        meta.partition_key = str(number)
+        head = meta.SerializeToString()
+        return checked(len(head).to_bytes(4, "big") + head + b"x")
+
+    async def scenario(world: World) -> None:
+        sender = await producer(world)
+        sender.feed(b"".join(send_frame(1, n, keyed(n)) for n in range(2000)))
+        await sender.heard()
+        wanted = [n for n in range(2000) if (key_hash(b"%d" % n) % 65_536 or 1) <= 20_000]
+        assert 400 < len(wanted) < 800
+        peer = world.peer()
+        command = peer.subscribe_command("reader", EXCLUSIVE, durable=False)
+        meta = command.subscribe.keySharedMeta
+        meta.keySharedMode = KeySharedMode.STICKY
+        meta.hashRanges.add(start=0, end=20_000)
+        command.subscribe.start_message_id.ledgerId = (1 << 64) - 1
+        command.subscribe.start_message_id.entryId = (1 << 64) - 1
+        await peer.heard()
+        assert (await peer.ask(command)).type == BaseCommand.SUCCESS
+        peer.flow(100)
+        got = await peer.entries()
+        assert got == wanted[:100]
+        peer.flow(1000)
+        for _ in range(20):
+            got += await peer.entries()
+        assert got == wanted
+        sender.feed(b"".join(send_frame(1, n, keyed(n)) for n in range(2000, 2200)))
+        await sender.heard()
+        more = [n for n in range(2000, 2200) if (key_hash(b"%d" % n) % 65_536 or 1) <= 20_000]
+        assert await peer.entries() == more
+
+    run(scenario, ledger_entries=10_000)

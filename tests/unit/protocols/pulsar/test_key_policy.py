@@ -42,3 +42,24 @@ def test_ranges_that_mean_nothing_are_refused(
     if count:
         with pytest.raises(NotAllowedError):
             key_policy(asked(mode, count), Kind.EXCLUSIVE)
+        reader = asked(mode, count)
+        reader.durable = False
+        with pytest.raises(ConsumerAssignError, match=why):
+            key_policy(reader, Kind.EXCLUSIVE)
+        with pytest.raises(NotAllowedError):
+            key_policy(reader, Kind.SHARED)
+
+
+def test_a_reader_has_ranges() -> None:
+    request = asked(KeySharedMode.STICKY, 2)
+    request.durable = False
+    found = key_policy(request, Kind.EXCLUSIVE)
+    assert found is not None
+    assert [found.takes(each) for each in (0, 1, 2, 65_536, 65_537, 65_538)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
