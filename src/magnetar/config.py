@@ -566,6 +566,41 @@ class BrokerConfig:
             "least": 10,
         },
     )
+    backlog_quota_bytes: int = field(
+        default=0,
+        metadata={
+            "meaning": "bytes by which the slowest subscription of a topic may be behind, where no "
+            "policy says; 0: any",
+            "least": 0,
+        },
+    )
+    backlog_quota_age_ms: int = field(
+        default=0,
+        metadata={
+            "meaning": "age of the oldest message that a subscription has not acknowledged, where "
+            "no policy says (whole seconds); 0: any",
+            "least": 0,
+        },
+    )
+    backlog_quota_policy: str = field(
+        default="producer_request_hold",
+        metadata={
+            "meaning": "what is done past those two: producers wait, producers fail, or the "
+            "slowest subscriptions go on without what is too much",
+            "choices": (
+                "producer_request_hold",
+                "producer_exception",
+                "consumer_backlog_eviction",
+            ),
+        },
+    )
+    backlog_quota_check_interval_ms: int = field(
+        default=60_000,
+        metadata={
+            "meaning": "how often topics that are past their backlog quotas are looked for",
+            "least": 10,
+        },
+    )
     balance_interval_ms: int = field(
         default=10_000,
         metadata={

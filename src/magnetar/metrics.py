@@ -188,6 +188,16 @@ class Metrics:
             "Topics unloaded because nobody used them",
             registry=self.registry,
         )
+        self.broker_over_quota_topics = Gauge(
+            "magnetar_broker_over_quota_topics",
+            "Open topics that refuse producers, since a backlog quota is exceeded",
+            registry=self.registry,
+        )
+        self.broker_evicted_entries_total = Counter(
+            "magnetar_broker_evicted_entries_total",
+            "Entries that subscriptions did not get, since a backlog quota had them evicted",
+            registry=self.registry,
+        )
         self.broker_published_entries_total = Counter(
             "magnetar_broker_published_entries_total",
             "Entries confirmed to producers",

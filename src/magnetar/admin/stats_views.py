@@ -130,6 +130,10 @@ class TopicTotals(View):
     stored_entries: int  # ours: what is stored now, whenever it came
     total_messages: int  # ours: all that were ever published, from the log; a restart keeps it
     backlog_size: int
+    backlog_quota_limit_size: int = -1  # bytes of each partition; -1: none
+    backlog_quota_limit_time: int = -1  # seconds; -1: none
+    oldest_backlog_message_age_seconds: int = -1  # -1: all is acknowledged, or it is not known
+    oldest_backlog_message_subscription_name: str | None = None
     offloaded_storage_size: int = 0
     delayed_message_index_size_in_bytes: int = 0
     publishers: list[PublisherView]
@@ -148,6 +152,7 @@ class TopicStatsView(TopicTotals):
     retention: RetentionView
     storage_problem: str = ""  # ours: what keeps messages from being stored, and what to do
     terminated: bool = False  # ours: it takes no more messages, for good
+    quota_exceeded: str = ""  # ours: the backlog quota for which producers are refused
 
 
 class PartitionedStatsView(TopicTotals):

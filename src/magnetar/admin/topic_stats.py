@@ -31,8 +31,10 @@ from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.following.followed_topic import FollowedTopic
 from magnetar.topics.publishing.access import AccessMode
 from magnetar.topics.publishing.producer import Producer
+from magnetar.topics.quota_keeping import oldest_in
+from magnetar.topics.quotas import backlog_bytes
 from magnetar.topics.rates import Rates
-from magnetar.topics.stats import KIND_NAMES, backlog_bytes
+from magnetar.topics.stats import KIND_NAMES
 from magnetar.topics.topic import Topic
 
 Totals = TypeVar("Totals", bound=TopicTotals)
@@ -57,6 +59,7 @@ async def topic_stats(
     """``lent``: what read-only brokers say of subscriptions that they serve."""
     named = sorted(topic.subscriptions.items())
     left = await backlogs(topic.log, [each.cursor for _, each in named])
+    oldest, quotas = await oldest_in(topic), topic.policy.backlog_quotas
     stored = topic.log.stats()
     subscriptions = {
         name: merged(_subscription(each, backlog, stored, rates), lent.get(name))
@@ -79,6 +82,10 @@ async def topic_stats(
         total_messages=topic.log.positions.end_offset,
         # Of the slowest subscription, as in Pulsar: what cannot go before it is acknowledged.
         backlog_size=max((each.backlog_size for each in views if each.is_durable), default=0),
+        oldest_backlog_message_age_seconds=-1 if oldest is None else oldest.age_ms // 1000,
+        oldest_backlog_message_subscription_name=None if oldest is None else oldest.who,
+        backlog_quota_limit_size=quotas.limit_bytes,
+        backlog_quota_limit_time=quotas.limit_s,
         delayed_message_index_size_in_bytes=sum(
             each.delayed_message_index_size_in_bytes for each in views
         ),
@@ -95,6 +102,7 @@ async def topic_stats(
         retention=retention_view(topic.policy.log.retention),
         storage_problem=topic.storage_problem,
         terminated=topic.log.end.terminated,
+        quota_exceeded="" if topic.over_quota is None else str(topic.over_quota),
     )
 
 
@@ -283,9 +291,18 @@ def partitioned_stats(partitions: Mapping[str, TopicStatsView], count: int) -> P
     views = list(partitions.values())
     sums = {name: sum(getattr(each, name) for each in views) for name in SUMMED}
     made_ms = [each.topic_creation_time_stamp for each in views]
+    oldest = max(views, key=lambda each: each.oldest_backlog_message_age_seconds, default=None)
     return PartitionedStatsView(
         **sums,
         average_msg_size=_average(sums["bytes_in_counter"], sums["msg_in_counter"]),
+        backlog_quota_limit_size=max((v.backlog_quota_limit_size for v in views), default=-1),
+        backlog_quota_limit_time=max((v.backlog_quota_limit_time for v in views), default=-1),
+        oldest_backlog_message_age_seconds=(
+            -1 if oldest is None else oldest.oldest_backlog_message_age_seconds
+        ),
+        oldest_backlog_message_subscription_name=(
+            None if oldest is None else oldest.oldest_backlog_message_subscription_name
+        ),
         publishers=[producer for each in views for producer in each.publishers],
         subscriptions=_together(views),
         replication={},

@@ -59,6 +59,7 @@ from magnetar.topics.compacting import TopicCompactions
 from magnetar.topics.following.followed_topics import FollowedTopics
 from magnetar.topics.intakes import Intakes
 from magnetar.topics.name_lists import NameLists
+from magnetar.topics.quota_keeping import QuotaKeeping
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics
 from magnetar.topics.steering import ReadSteering
@@ -127,8 +128,8 @@ class Broker:
         self._partitions, self._partition_config = partitions, partition_config or PartitionConfig()
         self._scope = TaskScope("broker", fails(self._task_failed))
         self._traffic = Traffic()
-        self._unloaded = 0
-        """Idle topics unloaded, as far as the metrics know."""
+        self._unloaded = self._evicted = 0
+        """Idle topics unloaded, and entries evicted, as far as the metrics know."""
 
         def now_ms() -> int:
             return int(clock() * 1000)
@@ -192,6 +193,12 @@ class Broker:
             self.pulsar.services.tls_addresses = self.tls_addresses
         if self._links is not None:
             self._links.own, self._links.tls_addresses = own, self.tls_addresses
+
+    @cached_property
+    def quotas(self) -> QuotaKeeping:
+        """Of this broker's topics."""
+        every_ms = self._config.backlog_quota_check_interval_ms
+        return QuotaKeeping(self.topics, every_ms, self._scope)
 
     @cached_property
     def partition_compaction(self) -> PartitionCompaction | None:
@@ -313,6 +320,7 @@ class Broker:
         self._scope.spawn(self.upkeep.follow_changes(), "policies")
         if self._links is None:
             self._scope.spawn(self.upkeep.run(), "expiry")
+            self._scope.spawn(self.quotas.run(), "backlog quotas")
             self._scope.spawn(self.bindings.run(), "bindings")
         else:
             self._scope.spawn(self._links.run(), "connections to owners")
@@ -502,6 +510,12 @@ class Broker:
             self.partition_compaction.fold(self._metrics)
         self._metrics.broker_unloaded_idle_topics_total.inc(self.topics.unloaded - self._unloaded)
         self._unloaded = self.topics.unloaded
+        self._fold_quotas()
+
+    def _fold_quotas(self) -> None:
+        self._metrics.broker_over_quota_topics.set(self.quotas.topics_over)
+        self._metrics.broker_evicted_entries_total.inc(self.quotas.evicted_entries - self._evicted)
+        self._evicted = self.quotas.evicted_entries
 
     def _fold_tables(self) -> None:
         lags = (topic.log.tabled.lag for topic in self.topics.loaded())

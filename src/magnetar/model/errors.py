@@ -416,6 +416,15 @@ class StorageFullError(BrokerError):
     """The topic takes no messages for now: there is no space to store them; says where."""
 
 
+class BacklogQuotaError(BrokerError):
+    """Subscriptions of the topic are further behind than its quota allows, so it takes no messages
+    for now; says which quota. Producers fail what they have pending."""
+
+
+class BacklogHoldsError(BacklogQuotaError):
+    """The same, where producers are to wait with what they have pending."""
+
+
 class ProducerFencedError(BrokerError):
     """Another producer has, or has had, the topic to itself; this one must not come back."""
 

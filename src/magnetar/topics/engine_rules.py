@@ -39,6 +39,7 @@ ON_LEDGERS: Final[Mapping[str, _OnLedgers]] = {
     "deduplication": _OnLedgers(bool, "deduplication"),
     "compaction_threshold_bytes": _OnLedgers(bool, "compaction by a threshold"),
     "read_only_brokers": _OnLedgers(lambda value: bool(value.rules), "reading at other brokers"),
+    "backlog_quotas": _OnLedgers(lambda value: value.limited, "a backlog quota"),
 }
 """By the field of ``Policies``."""
 

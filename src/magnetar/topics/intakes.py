@@ -32,6 +32,7 @@ from magnetar.staging.commit_rules import collected, taken_in
 from magnetar.staging.queries import Queries
 from magnetar.staging.reading import StagedReading
 from magnetar.staging.records import ROOT, Commit, QueryRecord, decode_query, query_path
+from magnetar.topics.quota_keeping import check_quota
 from magnetar.topics.registry import Topics
 
 log = structlog.get_logger(__name__)
@@ -181,6 +182,7 @@ class Intakes:
             topic.check_takes()
             # An append that fails for want of space would end the topic, for its readers too.
             await self._topics.check_space(topic)
+            await check_quota(topic)
             try:
                 await topic.intake.take(key, commit, self._reading)
             except MagnetarError as error:

@@ -10,6 +10,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from magnetar.cluster.policies.backlog_quotas import (
+    NONE,
+    BacklogQuota,
+    BacklogQuotas,
+    QuotaAction,
+)
 from magnetar.cluster.policies.rate_values import SUBSCRIBE_PERIOD_S
 from magnetar.cluster.policies.topic_policies import TopicPolicies
 from magnetar.cluster.topic_name import TopicName
@@ -49,6 +55,7 @@ class PoliciesInForce:
                 unacked_each=config.unacknowledged_per_consumer_max,
                 unacked_all=config.unacknowledged_per_subscription_max,
             ),
+            backlog_quotas=_configured_quotas(config),
         )
         self._topics_max = config.topics_per_namespace_max
         self._creation = TopicCreation(config.auto_create_topics, config.auto_create_partitions)
@@ -103,3 +110,13 @@ def _rates(config: BrokerConfig) -> TopicRates:
         ),
         RateLimit(config.consumer_subscribes_max, 0, SUBSCRIBE_PERIOD_S),
     )
+
+
+def _configured_quotas(config: BrokerConfig) -> BacklogQuotas:
+    """Those of topics of which nobody says any."""
+    made = BacklogQuota(
+        config.backlog_quota_bytes or NONE,
+        -(-config.backlog_quota_age_ms // 1000) or NONE,
+        QuotaAction(config.backlog_quota_policy),
+    )
+    return BacklogQuotas(made, made)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from magnetar.cluster.policies.backlog_quotas import NO_QUOTAS, BacklogQuotas
 from magnetar.cluster.policies.policies import KafkaPolicy, Policies, RetentionPolicy
 from magnetar.cluster.policies.rate_values import DispatchRate
 from magnetar.cluster.policies.read_rules import NO_RULES, ReadRules
@@ -59,7 +60,8 @@ class TopicPolicy(NamedTuple):
     ``reading``: which subscriptions read-only brokers serve. ``compaction_threshold_bytes``: how
     much that is not compacted has the topic compacted; 0: nothing does. ``deduplicates``: what a
     producer sends again is not stored again. ``kafka``: what holds for batches of Kafka's
-    producers. ``makes_subscriptions``: one that is not there is made by its first consumer."""
+    producers. ``makes_subscriptions``: one that is not there is made by its first consumer.
+    ``backlog_quotas``: how far subscriptions may be behind; both kinds are there."""
 
     log: LogPolicy
     delays: DelayPolicy
@@ -72,6 +74,7 @@ class TopicPolicy(NamedTuple):
     makes_subscriptions: bool = True
     rates: TopicRates = NO_RATES
     limits: TopicLimits = NO_LIMITS
+    backlog_quotas: BacklogQuotas = NO_QUOTAS
 
 
 class TopicCreation(NamedTuple):
@@ -128,6 +131,9 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         log = _cut(log, kafka)
     if said.subscription_creation is not None:
         makes = said.subscription_creation.allowed
+    quotas = configured.backlog_quotas
+    if said.backlog_quotas is not None:
+        quotas = said.backlog_quotas.over(quotas)
     return TopicPolicy(
         log,
         delays,
@@ -140,6 +146,7 @@ def topic_policy(configured: TopicPolicy, said: Policies) -> TopicPolicy:
         makes,
         rates=_rates(configured.rates, said),
         limits=_limits(configured.limits, said),
+        backlog_quotas=quotas,
     )
 
 

@@ -105,6 +105,10 @@ class SubscribableTopic:
         """What its entries mean."""
         return self._format
 
+    def now_ms(self) -> int:
+        """By a wall clock, since 1970."""
+        return self._now_ms()
+
     @property
     def published(self) -> Published | None:
         """Counts what is published to it; None where that is not known."""

@@ -52,6 +52,7 @@ from magnetar.topics.publishing.deduplicating import DEDUPLICATION, TopicDedupli
 from magnetar.topics.publishing.intake import TopicIntake
 from magnetar.topics.publishing.producer import Producer, SendLimits
 from magnetar.topics.publishing.resend import KeptFrames, Resends, StoredFrames
+from magnetar.topics.quotas import Exceeded
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.throttle import Published, throttle_of
 from magnetar.topics.traffic import Traffic
@@ -78,7 +79,7 @@ class Topic(SubscribableTopic):
         "_condemned", "_cool_down_s", "_cool_until", "_failed", "_full", "_leaving", "_on_closed",
         "_on_released", "_producers_max", "bytes_in", "deduplication", "entries_in", "epoch",
         "followers", "frames", "intake", "last_published_ms", "loaded_at_ms", "log", "messages_in",
-        "producers", "publish", "publish_throttle", "waiting",
+        "oldest_known", "over_quota", "producers", "publish", "publish_throttle", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,10 @@ class Topic(SubscribableTopic):
         self.last_published_ms = 0
         """When something was last stored of what producers send; milliseconds since 1970, 0: not
         since it was loaded."""
+        self.over_quota: Exceeded | None = None
+        """The backlog quota for which producers are refused, as was last seen."""
+        self.oldest_known: tuple[Position, int] | None = None
+        """The first entry that is not acknowledged, and its publish time, as was last seen."""
         self._producers_max = producers_max
         self.publish_throttle = throttle_of(policy.rates.published, None)
         """What all that is published to it passes; None: its rate has no limit."""
@@ -174,6 +179,8 @@ class Topic(SubscribableTopic):
         """From now on; the log deletes soon what it keeps no longer."""
         if policy.log != self.policy.log:
             self.log.set_policy(policy.log)
+        if not policy.backlog_quotas.limited:
+            self.over_quota = None
         super().set_policy(policy)
         self._limit_sends()
         if self.producers or self.deduplication.left:  # else the next producer sees to it
@@ -255,10 +262,12 @@ class Topic(SubscribableTopic):
     def expires_later(self) -> bool:
         """Something here goes by itself as time passes, if the topic stays open: messages that are
         not acknowledged, or subscriptions."""
-        if not self.policy.message_ttl_ms and not self.policy.subscription_expiry_ms:
+        evicts = self.policy.backlog_quotas.evicts_by_age
+        ttl_ms, expiry_ms = self.policy.message_ttl_ms, self.policy.subscription_expiry_ms
+        if not (ttl_ms or expiry_ms or evicts):
             return False
         durable = [each for each in self.subscriptions.values() if each.durable]
-        if self.policy.subscription_expiry_ms and durable:
+        if expiry_ms and durable:
             return True
         return any(each.cursor.backlog_entries() for each in durable)
 
@@ -390,13 +399,15 @@ class Topic(SubscribableTopic):
             )
 
     def end_producers(self) -> None:
-        """It takes no messages any more: its producers are sent away, and refused when they come
-        back; those that wait are refused now."""
+        """It takes no messages any more."""
+        self.turn_away(LogTerminatedError, f"topic {self.name} is terminated: nobody's turn comes")
+
+    def turn_away(self, kind: type[MagnetarError], why: str) -> None:
+        """Producers are sent away, to be refused when they come back; those that wait are refused
+        now, with an error of that kind."""
         for _, turn in self.waiting:
             if not turn.done():
-                turn.set_exception(
-                    LogTerminatedError(f"topic {self.name} is terminated: nobody's turn comes")
-                )
+                turn.set_exception(kind(why))
         self.waiting.clear()
         self.disconnect_producers()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from magnetar.cluster.policies.backlog_quotas import BacklogQuota, BacklogQuotas, QuotaAction
 from magnetar.cluster.policies.policies import (
     NAMES,
     DelayedDeliveryPolicy,
@@ -91,6 +92,14 @@ SAID = {
     "max_unacked_messages_per_subscription": 6,
     "max_topics_per_namespace": 7,
     "maxMessageSize": 0,
+    "backlog_quota_map": {
+        "message_age": {
+            "limit": -1,
+            "limitSize": -1,
+            "limitTime": 60,
+            "policy": "consumer_backlog_eviction",
+        },
+    },
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -120,6 +129,7 @@ MEANT = Policies(
     max_unacked_per_subscription=6,
     max_topics=7,
     max_message_bytes=0,
+    backlog_quotas=BacklogQuotas(age=BacklogQuota(-1, 60, QuotaAction.EVICTION)),
 )
 
 
@@ -164,6 +174,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.max_unacked_per_subscription,
         MEANT.max_topics,
         MEANT.max_message_bytes,
+        MEANT.backlog_quotas,
     )
     assert Policies().over(MEANT) == MEANT
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from magnetar.log.seam import LedgerStats, LogStats
 from magnetar.model.ids import Position
+from magnetar.topics.quotas import backlog_bytes
 from magnetar.topics.rates import SAMPLE_INTERVAL_S, Rate
-from magnetar.topics.stats import backlog_bytes
 from tests.unit.protocols.pulsar.harness import World, run
 
 

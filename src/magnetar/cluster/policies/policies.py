@@ -19,6 +19,7 @@ them, in the namespace's node and in a topic's:
 | ``autoTopicCreationOverride`` | ``TopicCreationPolicy``: ``{"allowAutoTopicCreation", ...}`` |
 | ``autoSubscriptionCreationOverride`` | ``{"allowAutoSubscriptionCreation"}`` |
 | ``deduplicationEnabled`` | true: what a producer sends again is not stored again |
+| ``backlog_quota_map`` | ``BacklogQuotas``: ``{"destination_storage", "message_age"}`` |
 | ``schema_compatibility_strategy`` | the name of a ``SchemaStrategy``; ``UNDEFINED``: not said |
 | ``schema_validation_enforced`` | true: a producer without a schema is refused where there is one |
 | ``publishMaxMessageRate`` | ``PublishRate``: ``{"publishThrottlingRateInMsg", ...}`` |
@@ -37,6 +38,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Final
 
+from magnetar.cluster.policies.backlog_quotas import BacklogQuotas
 from magnetar.cluster.policies.policy_values import (
     NUMBER_MAX,
     as_flag,
@@ -388,13 +390,16 @@ class Policies:
     max_unacked_per_subscription: int | None = None
     max_topics: int | None = None
     max_message_bytes: int | None = None
+    backlog_quotas: BacklogQuotas | None = None
 
     def over(self, other: Policies) -> Policies:
         """Ours, and what only ``other`` says."""
         found = {}
         for item in fields(self):
-            mine = getattr(self, item.name)
-            found[item.name] = getattr(other, item.name) if mine is None else mine
+            mine, theirs = getattr(self, item.name), getattr(other, item.name)
+            if isinstance(mine, BacklogQuotas) and theirs is not None:
+                mine = mine.over(theirs)  # kind by kind
+            found[item.name] = theirs if mine is None else mine
         return Policies(**found)
 
 
@@ -483,6 +488,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     ),
     "max_topics": ("max_topics_per_namespace", partial(as_limit, "maxTopicsPerNamespace")),
     "max_message_bytes": ("maxMessageSize", partial(as_limit, "maxMessageSize")),
+    "backlog_quotas": ("backlog_quota_map", BacklogQuotas.decode),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

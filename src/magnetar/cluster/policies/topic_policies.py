@@ -122,6 +122,20 @@ class TopicPolicies:
         name = NAMES[field][0]
         await self._namespaces.change_policies(namespace, {name: _encoded(field, value)})
 
+    async def change_namespace(
+        self, namespace: str, field: str, change: Callable[[Any], Any]
+    ) -> None:
+        """``change`` makes what the namespace says next of what it says (None: nothing), as in
+        ``change_topic``. Raises as ``set_namespace``."""
+        name, decode = NAMES[field]
+
+        def changed(policies: Mapping[str, Any]) -> Mapping[str, object]:
+            said = policies.get(name)
+            made = change(None if said is None else decode(said))
+            return {**policies, name: _encoded(field, made)}
+
+        await self._namespaces.change(namespace, changed)
+
     async def set_topic(self, name: TopicName, field: str, value: Any) -> None:
         """As ``set_namespace``. Raises ``NotAllowedError`` when there is no place for more."""
         said = _encoded(field, value)  # before the store is asked

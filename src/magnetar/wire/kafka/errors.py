@@ -141,6 +141,10 @@ CODES: Final[Mapping[type[errors.MagnetarError], ErrorCode]] = MappingProxyType(
         errors.TopicNotFoundError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
         errors.StorageFullError: ErrorCode.KAFKA_STORAGE_ERROR,
+        # Told of a batch alone: the first fails at every client, and passes by itself for the next;
+        # on the second all try again, without asking for metadata each time.
+        errors.BacklogQuotaError: ErrorCode.POLICY_VIOLATION,
+        errors.BacklogHoldsError: ErrorCode.NOT_ENOUGH_REPLICAS,
         errors.NotAllowedError: ErrorCode.POLICY_VIOLATION,
         errors.InvalidPolicyError: ErrorCode.INVALID_CONFIG,
         errors.MessageTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,

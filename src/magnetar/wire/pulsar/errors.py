@@ -49,6 +49,9 @@ CODES: Final[Mapping[type[errors.MagnetarError], ServerError]] = MappingProxyTyp
         errors.ConsumerNotFoundError: ServerError.CONSUMER_NOT_FOUND,
         # Clients fail what they have pending with it, and come back by themselves.
         errors.StorageFullError: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION,
+        errors.BacklogQuotaError: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION,
+        # On this one they keep what they have pending, and come back by themselves, too.
+        errors.BacklogHoldsError: ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,
         errors.ProducerFencedError: ServerError.PRODUCER_FENCED,
         errors.NotAllowedError: ServerError.NOT_ALLOWED,
         errors.MessageTooLargeError: ServerError.NOT_ALLOWED,

@@ -30,6 +30,7 @@ from magnetar.log.seam import Content, Run, Stamp
 from magnetar.log.sequences import KnownProducer
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
+    BacklogHoldsError,
     LogClosedError,
     MagnetarError,
     MessageTooLargeError,
@@ -50,6 +51,7 @@ from magnetar.protocols.kafka.unread import LOST, UnreadPlaces
 from magnetar.topics.consuming.feed import behind_lost
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.publishing.resend import BYTES_MAX, ENTRIES_MAX, STEP_ENTRIES, entries_back
+from magnetar.topics.quotas import Exceeded, refusal
 from magnetar.topics.topic import Topic
 from magnetar.wire.kafka.batches import (
     APPEND_TIME,
@@ -210,6 +212,9 @@ class Partition:
             why = f"topic {self.topic.name} is terminated: it takes no more records, for good"
             told(Produced(ErrorCode.POLICY_VIOLATION, why=why))
             return 0
+        if self.topic.over_quota is not None:
+            told(self._over_quota(self.topic.over_quota, header))
+            return 0
         if header.producer_id >= 0 and not self.log.owns_sequences:
             known = self._states.add(header)
         if header.attributes & TRANSACTIONAL:
@@ -247,6 +252,12 @@ class Partition:
             return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=why, header=header)
         error = self.transactions.writers.check(header)
         return None if error is ErrorCode.NONE else Produced(error, why=_no_part(header))
+
+    def _over_quota(self, exceeded: Exceeded, header: BatchHeader) -> Produced:
+        """Where producers wait they send it again, and nothing behind it is to come before it."""
+        error = refusal(self.topic.name, exceeded)
+        again = header if isinstance(error, BacklogHoldsError) else None
+        return Produced(error_code(error), why=str(error), header=again)
 
     def _append(self, batch: memoryview | bytes, what: _Appending) -> None:
         header = what.header

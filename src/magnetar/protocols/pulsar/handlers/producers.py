@@ -24,6 +24,7 @@ from magnetar.topics.opening import open_durable
 from magnetar.topics.publishing.access import AccessMode, Verdict, check_claim
 from magnetar.topics.publishing.deduplicated_producer import DeduplicatedProducer
 from magnetar.topics.publishing.producer import Producer, ProducerFacts
+from magnetar.topics.quota_keeping import check_quota
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, CommandProducer
 from magnetar.wire.pulsar.replies import success
@@ -73,7 +74,9 @@ async def open_producer(session: Session, command: BaseCommand) -> None:
 async def _open_on(
     session: Session, topic: Topic, request: CommandProducer, properties: Mapping[str, str]
 ) -> None:
-    topic.check_takes()  # first: no schema, and no subscription, is made for who is refused
+    # First: no schema, and no subscription, is made for who is refused.
+    topic.check_takes()
+    await check_quota(topic)
     # Before anything else is made for a producer that may be refused by it.
     schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
