@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from magnetar import __version__
 from magnetar.admin import errors
+from magnetar.admin.backlogs import BacklogService
 from magnetar.admin.body_limit import BodyLimit
 from magnetar.admin.brokers import BrokerService
 from magnetar.admin.compaction import CompactionService
@@ -23,6 +24,7 @@ from magnetar.admin.namespaces import NamespaceService
 from magnetar.admin.paths import EncodedPaths
 from magnetar.admin.policies import PolicyService
 from magnetar.admin.routes import (
+    backlog_api,
     broker_api,
     compaction_api,
     deletion_api,
@@ -59,6 +61,7 @@ def create(
     guard: tuple[Access, SecurityConfig] | None = None,
     deletions: DeletionService | None = None,
     termination: TerminationService | None = None,
+    backlogs: BacklogService | None = None,
 ) -> FastAPI:
     """The application for a process that has these parts.
 
@@ -99,6 +102,8 @@ def create(
         app.include_router(schema_api.routes(schemas))
     if policies is not None and topics is not None:
         app.include_router(policy_api.routes(policies, topics))
+    if policies is not None and backlogs is not None:  # before a path of brokers that it fits
+        app.include_router(backlog_api.routes(policies, backlogs))
     if brokers is not None:
         app.include_router(broker_api.routes(brokers))
     return app

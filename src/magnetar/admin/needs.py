@@ -67,7 +67,7 @@ FIXED: Final = {
     "/heartbeat": NeededLevel.HEALTH,
     "/admin/v2/brokers/health": NeededLevel.HEALTH,
 }
-CONSUMERS: Final = ("subscription", "all_subscription", "ledger")
+CONSUMERS: Final = ("subscription", "all_subscription", "ledger", "backlogSize")
 """Parts of a topic that who consumes may read and change: subscriptions, and what messages say."""
 READ: Final = (
     "compaction", "internalStats", "lastMessageId", "messageid", "partitioned-stats", "partitions",

@@ -44,7 +44,6 @@ WHOLE: Final = (
         "expiring up to a message id, analysing backlogs, properties, and replicated subscriptions",
     ),
     NotServed(f"{TOPIC}/*/dispatchRate", "dispatchRate of subscriptions"),
-    NotServed("/admin/v2/brokers/backlog-quota-check", "backlog quotas"),
     NotServed("/admin/v2/brokers/configuration/**", "configuring brokers over HTTP"),
     NotServed("/admin/v2/brokers/internal-configuration", "how brokers are configured"),
     NotServed("/admin/v2/brokers/leaderBroker", "leaders: brokers have none"),
@@ -77,7 +76,7 @@ WHOLE: Final = (
 )
 
 NAMESPACE_PARTS: Final = (
-    "allowedClusters", "antiAffinity", "backlogQuota", "backlogQuotaMap", "bookieAffinity",
+    "allowedClusters", "antiAffinity", "bookieAffinity",
     "clearBacklog", "configversion", "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "encryptionRequired",
     "entryFilters", "inactiveTopicPolicies", "migration", "offloadDeletionLagMs",
@@ -90,8 +89,7 @@ NAMESPACE_PARTS: Final = (
 """What Pulsar has below a namespace."""
 
 TOPIC_PARTS: Final = (
-    "all_subscription", "analyzeBacklog", "backlog", "backlogQuota",
-    "backlogQuotaMap", "backlogSize", "createMissedPartitions",
+    "all_subscription", "analyzeBacklog", "backlog", "createMissedPartitions",
     "deduplicationSnapshotInterval",
     "dispatcherPauseOnAckStatePersistent", "entryFilters", "examinemessage",
     "expireMessages", "inactiveTopicPolicies", "internal-info",

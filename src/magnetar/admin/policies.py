@@ -6,13 +6,22 @@ one of its partitions is the partitioned topic: that has the policies.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from magnetar.cluster.control_plane import ControlPlane
+from magnetar.cluster.policies.backlog_quotas import (
+    KINDS,
+    NOTHING,
+    BacklogQuota,
+    BacklogQuotas,
+    check_retention,
+)
 from magnetar.cluster.policies.policies import (
     NAMES,
     DelayedDeliveryPolicy,
     PersistencePolicy,
+    Policies,
     RetentionPolicy,
     SubscriptionCreationPolicy,
     encode_value,
@@ -55,6 +64,7 @@ OF_RATES: Final = {
     "subscribe_rate": "subscribed",
 }
 """Field -> that of ``TopicRates``."""
+QUOTAS: Final = "backlog_quotas"
 
 
 class PolicyService:
@@ -78,6 +88,8 @@ class PolicyService:
         """Raises ``InvalidPolicyError``, ``TopicNotFoundError``."""
         value, name = NAMES[field][1](body), parse_namespace(namespace)
         await self._engines.check_namespace(name, field, value)
+        if field == "retention":
+            _check_quotas(value, await self._policies.of_namespace(name))
         await self._policies.set_namespace(name, field, value)
 
     async def remove_namespace(self, namespace: str, field: str) -> None:
@@ -101,11 +113,40 @@ class PolicyService:
         """Raises ``InvalidPolicyError``, ``TopicNotFoundError``, ``NotAllowedError``."""
         value, name = NAMES[field][1](body), await self._existing(topic)
         await self._engines.check_topic(name, field, value)
+        if field == "retention":
+            _check_quotas(value, await self._policies.effective(name))
         await self._policies.set_topic(name, field, value)
 
     async def remove_topic(self, topic: str, field: str) -> None:
         """Leave it to the namespace."""
         await self._policies.set_topic(await self._existing(topic), field, None)
+
+    # -- backlog quotas, a kind at a time ------------------------------------------------------
+
+    async def set_namespace_quota(self, namespace: str, kind: str, body: object) -> None:
+        """``kind`` is one of ``backlog_quotas.KINDS``. Raises as ``set_namespace``."""
+        quota, name = BacklogQuota.decode(body), parse_namespace(namespace)
+        await self._engines.check_namespace(name, QUOTAS, NOTHING.with_kind(kind, quota))
+        if KINDS[kind] == "storage":  # as in Pulsar, which does not hold the other against it
+            _check_retention(quota, await self._policies.of_namespace(name))
+        await self._policies.change_namespace(name, QUOTAS, partial(_changed, kind, quota))
+
+    async def remove_namespace_quota(self, namespace: str, kind: str) -> None:
+        """Leave it to the configuration."""
+        name = parse_namespace(namespace)
+        await self._policies.change_namespace(name, QUOTAS, partial(_changed, kind, None))
+
+    async def set_topic_quota(self, topic: str, kind: str, body: object) -> None:
+        """Raises as ``set_topic``."""
+        quota, name = BacklogQuota.decode(body), await self._existing(topic)
+        await self._engines.check_topic(name, QUOTAS, NOTHING.with_kind(kind, quota))
+        _check_retention(quota, await self._policies.effective(name))
+        await self._policies.change_topic(name, QUOTAS, partial(_changed, kind, quota))
+
+    async def remove_topic_quota(self, topic: str, kind: str) -> None:
+        """Leave it to the namespace."""
+        name = await self._existing(topic)
+        await self._policies.change_topic(name, QUOTAS, partial(_changed, kind, None))
 
     async def _existing(self, topic: str) -> TopicName:
         name = parse_topic(topic)
@@ -140,6 +181,8 @@ class PolicyService:
             return getattr(policy.limits, OF_LIMITS[field])
         if field in OF_RATES:
             return _rate_in_force(field, policy)
+        if field == QUOTAS:
+            return policy.backlog_quotas
         if field == "message_ttl_s":
             return _whole(policy.message_ttl_ms, 1000)
         return _whole(policy.subscription_expiry_ms, MINUTE_MS)
@@ -153,6 +196,27 @@ def _rate_in_force(field: str, policy: TopicPolicy) -> PublishRate | DispatchRat
     if field == "subscribe_rate":
         return SubscribeRate(messages, limit.period_s)
     return DispatchRate(messages, byte_count, limit.period_s, limit.relative)
+
+
+def _changed(
+    kind: str, quota: BacklogQuota | None, said: BacklogQuotas | None
+) -> BacklogQuotas | None:
+    return (said or NOTHING).with_kind(kind, quota)
+
+
+def _check_retention(quota: BacklogQuota, said: Policies) -> None:
+    """Against what is said of retention, by the namespace or the topic."""
+    kept = said.retention
+    if kept is not None:
+        why = "keep more, or set a smaller quota"
+        check_retention(quota, kept.minutes, kept.megabytes, why)
+
+
+def _check_quotas(kept: RetentionPolicy, said: Policies) -> None:
+    """A retention against the quotas that are said."""
+    quotas = said.backlog_quotas or NOTHING
+    for quota in (quotas.storage, quotas.age):
+        check_retention(quota, kept.minutes, kept.megabytes, "keep more, or lower the quota first")
 
 
 def quorums_of(config: LedgerConfig) -> Quorums:

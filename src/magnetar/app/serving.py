@@ -286,6 +286,7 @@ class RestServer:
         """Serve until the process ends; returns the URL."""
         await self._imported
         from magnetar.admin import api
+        from magnetar.admin.backlogs import BacklogService
         from magnetar.admin.brokers import BrokerService
         from magnetar.admin.compaction import CompactionService
         from magnetar.admin.deletions import DeletionService
@@ -335,6 +336,7 @@ class RestServer:
             None if broker.access is None else (broker.access, config.security),
             DeletionService(broker.control, topics, brokers),
             TerminationService(topics, messages, peers),
+            BacklogService(topics, broker.quotas.look),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -9,6 +9,14 @@ from urllib.parse import quote
 
 import click
 
+from magnetar.cli.backlog_quotas import (
+    QUOTA,
+    quota_bodies,
+    quota_options,
+    remove_quotas,
+    send_quotas,
+    show_quotas,
+)
 from magnetar.cli.limit_options import (
     LIMIT_PARTS,
     MAX_MESSAGE,
@@ -17,6 +25,9 @@ from magnetar.cli.limit_options import (
     limit_bodies,
     limit_options,
 )
+from magnetar.cli.limits import NO_LIMIT
+from magnetar.cli.limits import as_size as _size
+from magnetar.cli.limits import as_time as _time
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.permissions import of_namespaces
 from magnetar.cli.rate_options import RATE_PARTS, rate_bodies, rate_options
@@ -28,14 +39,11 @@ from magnetar.cli.rest import (
     topic_path,
     url_option,
 )
-from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
-from magnetar.config_loading import BYTE_UNITS, whole_number
 from magnetar.model.errors import ConfigError, RestError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kept: TypeAlias = Callable[[], Mapping[str, int] | None]
 
-NO_LIMIT: Final = -1
 READ_ONLY: Final = "readOnlyBrokers"
 THRESHOLD: Final = "compactionThreshold"
 DEDUPLICATION: Final = "deduplication"
@@ -43,7 +51,6 @@ NEW_TOPICS: Final = "autoTopicCreation"
 NEW_SUBSCRIPTIONS: Final = "autoSubscriptionCreation"
 OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled", **OTHER_AT_TOPICS}
 """Parts that have another name in a topic's paths."""
-WORDS: Final = {"forever": NO_LIMIT, "unlimited": NO_LIMIT, "never": 0}
 PARTS: Final = (
     "retention",
     "messageTTL",
@@ -59,6 +66,7 @@ PARTS: Final = (
     *RATE_PARTS,
     *LIMIT_PARTS,
     MAX_TOPICS,
+    QUOTA,
 )
 NAMESPACE_PARTS: Final = ("subscriptionExpirationTime", NEW_TOPICS, MAX_TOPICS)
 TOPIC_PARTS: Final = (*(part for part in PARTS if part not in NAMESPACE_PARTS), MAX_MESSAGE)
@@ -156,6 +164,7 @@ def namespaces() -> None:
       magnetar namespaces policies set public/default --message-ttl 3d --delayed
       magnetar namespaces policies set public/default --new-topics 8
       magnetar namespaces policies set public/default --publish-rate 1000,10MiB
+      magnetar namespaces policies set public/default --backlog-size 10GiB --backlog-policy hold
       magnetar namespaces policies set public/default --read-from 'subscription=report-* to=any'
       magnetar namespaces policies remove public/default retention
       magnetar namespaces split-bundle public/default --bundle 0x40000000_0x80000000
@@ -241,12 +250,13 @@ def namespace_policies() -> None:
 def get_namespace(namespace: str, url: str, as_json: bool) -> None:
     """Show what NAMESPACE says."""
     rest, path = RestClient(url), namespace_path(namespace)
-    _show({part: rest.get_or_none(f"{path}/{part}") for part in PARTS}, as_json)
+    _show({part: _said(rest, f"{path}/{part}") for part in PARTS}, as_json)
 
 
 @namespace_policies.command("set")
 @click.argument("namespace")
 @_options
+@quota_options
 @_new_subscriptions
 @click.option(
     "--subscription-expiration",
@@ -281,6 +291,8 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
     def send(part: str) -> None:
         if part == THRESHOLD:
             rest.put(f"{path}/{part}", bodies[part])
+        elif part == QUOTA:
+            send_quotas(rest, path, bodies[part])
         else:
             rest.send_post(f"{path}/{part}", bodies[part])
 
@@ -295,7 +307,7 @@ def set_namespace(namespace: str, url: str, **said: Any) -> None:
 def remove_namespace(namespace: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of NAMESPACE to the brokers' configuration."""
     rest, path = RestClient(url), namespace_path(namespace)
-    _each(policies, lambda part: rest.delete(f"{path}/{part}"), "removed")
+    _each(policies, lambda part: _remove(rest, f"{path}/{part}"), "removed")
     _say_removed(namespace, policies)
 
 
@@ -314,13 +326,14 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
     """Show what TOPIC says."""
     rest, path = RestClient(url), topic_path(topic)
     query = {"applied": "true"} if applied else {}
-    found = {part: rest.get_or_none(_of_topic(path, part), **query) for part in TOPIC_PARTS}
+    found = {part: _said(rest, _of_topic(path, part), **query) for part in TOPIC_PARTS}
     _show(found, as_json)
 
 
 @topic_policies.command("set")
 @click.argument("topic")
 @_options
+@quota_options
 @_new_subscriptions
 @click.option(
     "--max-message-size",
@@ -339,6 +352,8 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
     def send(part: str) -> None:
         if part == "messageTTL":
             rest.send_post(_of_topic(path, part), messageTTL=bodies[part])
+        elif part == QUOTA:
+            send_quotas(rest, path, bodies[part])
         else:
             rest.send_post(_of_topic(path, part), bodies[part])
 
@@ -355,12 +370,26 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
 def remove_topic(topic: str, policies: tuple[str, ...], url: str) -> None:
     """Leave POLICIES of TOPIC to its namespace."""
     rest, path = RestClient(url), topic_path(topic)
-    _each(policies, lambda part: rest.delete(_of_topic(path, part)), "removed")
+    _each(policies, lambda part: _remove(rest, _of_topic(path, part)), "removed")
     _say_removed(topic, policies)
 
 
 def _of_topic(path: str, part: str) -> str:
     return f"{path}/{OF_TOPICS.get(part, part)}"
+
+
+def _said(rest: RestClient, path: str, **query: str) -> Any:
+    """None: nothing is said."""
+    if path.endswith(f"/{QUOTA}"):
+        return show_quotas(rest, path, **query)
+    return rest.get_or_none(path, **query)
+
+
+def _remove(rest: RestClient, path: str) -> None:
+    if path.endswith(f"/{QUOTA}"):
+        remove_quotas(rest, path)
+    else:
+        rest.delete(path)
 
 
 def _each(parts: Iterable[str], send: Callable[[str], None], done: str) -> None:
@@ -413,6 +442,9 @@ def _bodies(said: Mapping[str, Any], kept: Kept) -> dict[str, Any]:
         found[DEDUPLICATION] = said["deduplication"]
     if said["new_subscriptions"] is not None:
         found[NEW_SUBSCRIPTIONS] = {"allowAutoSubscriptionCreation": said["new_subscriptions"]}
+    quotas = quota_bodies(said["backlog_size"], said["backlog_age"], said["backlog_policy"])
+    if quotas:
+        found[QUOTA] = quotas
     if said["read_from"]:
         found[READ_ONLY] = rules_body(said["read_from"])
     if said["engine"] is not None:
@@ -457,32 +489,15 @@ def _retention(time: str | None, size: str | None, kept: Kept) -> dict[str, int]
     return limits | {name: limit for name, limit in now.items() if limit} | named
 
 
-def _time(option: str, text: str, unit_ms: int) -> int:
-    return _amount(option, text, milliseconds(text), ACCEPTED_UNITS, unit_ms)
-
-
-def _size(option: str, text: str, unit_bytes: int) -> int:
-    accepted = "bytes, or a number with a unit (KiB, MiB, GiB)"
-    return _amount(option, text, whole_number(text, BYTE_UNITS), accepted, unit_bytes)
-
-
-def _amount(option: str, text: str, value: int | None, accepted: str, unit: int) -> int:
-    """In ``unit``, rounded up: what is to be kept is."""
-    value = WORDS.get(text.lower(), value)
-    if value is None or value < NO_LIMIT:
-        raise ConfigError(
-            f"{option} {text!r} cannot be used; accepted: {accepted}, or {', '.join(WORDS)}"
-        )
-    return value if value == NO_LIMIT else -(-value // unit)
-
-
 def _show(found: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
     rows = []
     for part, value in found.items():
-        if part == READ_ONLY and value is not None:
+        if part == QUOTA and value is not None:
+            rows += [(f"{part} {kind}", _words(quota)) for kind, quota in value.items()]
+        elif part == READ_ONLY and value is not None:
             rules = [rule_text(rule) for rule in value["rules"]]
             rows += [(f"{part} {number}", rule) for number, rule in enumerate(rules, 1)]
             if not rules:

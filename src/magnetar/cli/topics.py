@@ -117,6 +117,9 @@ def _print_stats(found: Mapping[str, Mapping[str, Any]]) -> None:
     )
     for problem in sorted({each["storageProblem"] for each in found.values()} - {""}):
         click.echo(f"Nothing can be stored now: {problem}")
+    for name, each in found.items():
+        if each.get("quotaExceeded"):
+            click.echo(f"{name} refuses producers: {each['quotaExceeded']}")
     terminated = [name for name, each in found.items() if each.get("terminated")]
     if terminated:
         click.echo(f"Terminated, so that nothing more is published: {', '.join(terminated)}")

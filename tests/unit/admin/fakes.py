@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from magnetar.admin import api
+from magnetar.admin.backlogs import BacklogService
 from magnetar.admin.messages import MessageService
 from magnetar.admin.peers import NoPeers, Peers
 from magnetar.admin.schemas import SchemaService
@@ -52,6 +53,7 @@ def application(
         "deletions": deletion_service(broker),
         "messages": messages,
         "termination": TerminationService(topics, messages, Peers(NoPeers())),
+        "backlogs": BacklogService(topics, broker.quotas.look),
     }
     _Served.before_scrape[:] = before_scrape
     return _application()

@@ -445,7 +445,7 @@ def test_a_namespace_is_on_this_cluster_which_scripts_say_and_ask() -> None:
     [
         ("tenants/x", {"allowedClusters": ["east"]}, "allowedClusters"),
         ("tenants/x", {"quota": 5}, "quota"),
-        ("namespaces/public/x", {"backlog_quota_map": {"message_age": 5}}, "backlog_quota_map"),
+        ("namespaces/public/x", {"offload_threshold": 5}, "offload_threshold"),
         ("namespaces/public/x", {"replication_clusters": ["standalone", "east"]}, "replication"),
         ("namespaces/public/x", {"encryption_required": True}, "encryption_required"),
         ("persistent/public/default/x", {"color": "red"}, "color"),
@@ -548,12 +548,12 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
     ("method", "path"),
     [
         ("PUT", f"{P}/t/offload"),
-        ("POST", f"{P}/t/backlogQuota"),
+        ("POST", f"{P}/t/offloadPolicies"),
         ("POST", f"{P}/t/subscription/s/analyzeBacklog"),
         ("GET", f"{P}/t/examinemessage"),
         ("POST", "/admin/v2/namespaces/public/default"),
         ("DELETE", "/admin/v2/namespaces/public/default/0x00000000_0xffffffff"),
-        ("POST", "/admin/v2/namespaces/public/default/backlogQuota"),
+        ("POST", "/admin/v2/namespaces/public/default/offloadPolicies"),
         ("GET", "/admin/v2/namespaces/public/default/persistence/bookieAffinity"),
         ("GET", "/admin/v2/schemas/public/default/t/metadata"),
         ("PUT", "/admin/v2/non-persistent/public/default/t"),

@@ -17,7 +17,7 @@ from tests.unit.admin.test_api import P, Platform, serve
         "/admin/v2/brokers/health",
         f"{P}/t/stats",
         f"{P}/none/stats",
-        f"{P}/t/backlogQuota",
+        f"{P}/t/offloadPolicies",
         "/nothing",
         "/admin/v2/namespaces/public/default/retention",
     ],

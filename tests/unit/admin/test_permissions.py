@@ -53,6 +53,7 @@ TABLE: Final[Mapping[str, frozenset[str]]] = {
     f"POST {TENANT}/{{tenant}}": SUPER,
     f"DELETE {TENANT}/{{tenant}}": SUPER,
     **{f"GET {BROKERS}{each}": SUPER for each in ("", "/version", "/configuration/runtime")},
+    f"GET {BROKERS}/backlog-quota-check": SUPER,
     f"GET {BROKERS}/{{cluster}}": SUPER,
     f"GET {BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces": SUPER,
     **{f"GET {OURS}/{each}": SUPER for each in ("brokers", "ledgers", "bookies")},
@@ -88,6 +89,7 @@ TABLE: Final[Mapping[str, frozenset[str]]] = {
         )
     },
     f"POST {TOPIC}/all_subscription/expireMessages/{{seconds}}": CONSUMES,
+    f"PUT {TOPIC}/backlogSize": CONSUMES,
     f"GET {SCHEMA}/schema": EITHER,
     f"GET {SCHEMA}/schema/{{version}}": EITHER,
     f"GET {SCHEMA}/schemas": EITHER,
@@ -122,7 +124,7 @@ POLICIES: Final[Mapping[str, str]] = {
         "maxSubscriptionsPerTopic maxTopicsPerNamespace maxUnackedMessagesPerConsumer "
         "maxUnackedMessagesPerSubscription "
         "engine replication schemaCompatibilityStrategy schemaValidationEnforced "
-        "isAllowAutoUpdateSchema"
+        "isAllowAutoUpdateSchema backlogQuota backlogQuotaMap"
     ),
     TOPIC: (
         "retention messageTTL persistence compactionThreshold delayedDelivery "
@@ -130,7 +132,7 @@ POLICIES: Final[Mapping[str, str]] = {
         "publishRate dispatchRate subscriptionDispatchRate subscribeRate "
         "maxProducers maxConsumers maxConsumersPerSubscription maxSubscriptionsPerTopic "
         "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription maxMessageSize "
-        "schemaCompatibilityStrategy schemaValidationEnforced"
+        "schemaCompatibilityStrategy schemaValidationEnforced backlogQuota backlogQuotaMap"
     ),
 }
 """Whatever is done with them is the admins'."""

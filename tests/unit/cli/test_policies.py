@@ -320,3 +320,39 @@ def test_a_subscription_is_moved(command: Command) -> None:
     assert command(*skip, "--all")[0] == 0
     assert backlog() == 0
     assert "--count N" in command(*skip)[2]
+
+
+def test_backlog_quotas(command: Command) -> None:
+    kinds = "destination_storage", "message_age"
+
+    def said(*words: str) -> dict[str, dict[str, object]]:
+        found = json.loads(command(*words, "--json")[1])["backlogQuota"]
+        return {} if found is None else dict(found)
+
+    for words in (("namespaces", DEFAULT), ("topics", "a")):
+        where, name = words
+        assert said(where, "policies", "get", name) == {}
+        options = "--backlog-size", "10GiB", "--backlog-age", "2d", "--backlog-policy", "evict"
+        assert command(where, "policies", "set", name, *options)[0] == 0
+        options = "--backlog-size", "unlimited", "--backlog-policy", "hold"
+        assert command(where, "policies", "set", name, *options)[0] == 0
+        found = said(where, "policies", "get", name)
+        assert [found[kind]["policy"] for kind in kinds] == [
+            "producer_request_hold",
+            "consumer_backlog_eviction",
+        ]
+        assert (found[kinds[0]]["limitSize"], found[kinds[1]]["limitTime"]) == (-1, 172_800)
+        shown = command(where, "policies", "get", name)[1]
+        assert re.search("backlogQuota message_age +limit -1, .*limitTime 172800", shown)
+        assert command(where, "policies", "remove", name, "backlogQuota")[0] == 0
+        assert said(where, "policies", "get", name) == {}
+    applied = said("topics", "policies", "get", "a", "--applied")
+    assert sorted(applied) == sorted(kinds)
+    for options, why in (
+        (("--backlog-size", "1GiB"), "name both"),
+        (("--backlog-policy", "hold"), "name both"),
+        (("--backlog-size", "0", "--backlog-policy", "hold"), "say unlimited"),
+        (("--backlog-age", "never", "--backlog-policy", "hold"), "say unlimited"),
+    ):
+        status, _, error = command("topics", "policies", "set", "a", *options)
+        assert (status, why in error) == (2, True)
