@@ -52,6 +52,8 @@ import org.apache.pulsar.common.naming.TopicVersion;
 import org.apache.pulsar.common.policies.data.AuthAction;
 import org.apache.pulsar.common.policies.data.AutoSubscriptionCreationOverride;
 import org.apache.pulsar.common.policies.data.AutoTopicCreationOverride;
+import org.apache.pulsar.common.policies.data.BacklogQuota;
+import org.apache.pulsar.common.policies.data.BacklogQuota.BacklogQuotaType;
 import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
 import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.Policies;
@@ -150,7 +152,12 @@ public final class AdminPeer {
         "namespaces.getAutoSubscriptionCreation", "namespaces.setAutoSubscriptionCreation",
         "namespaces.removeAutoSubscriptionCreation", "topicPolicies.getAutoSubscriptionCreation",
         "topicPolicies.setAutoSubscriptionCreation",
-        "topicPolicies.removeAutoSubscriptionCreation");
+        "topicPolicies.removeAutoSubscriptionCreation",
+        "brokers.backlogQuotaCheck", "topics.getBacklogSizeByMessageId",
+        "namespaces.getBacklogQuotaMap", "namespaces.setBacklogQuota",
+        "namespaces.removeBacklogQuota", "topicPolicies.getBacklogQuotaMap",
+        "topicPolicies.setBacklogQuota", "topicPolicies.removeBacklogQuota",
+        "topics.getBacklogQuotaMap", "topics.setBacklogQuota", "topics.removeBacklogQuota");
     /** The client reads no body of the answer: its own words for 501 are all that it has. */
     private static final Set<String> REASON_DROPPED =
         Set.of("functions.downloadFunction", "packages.download");
@@ -202,6 +209,7 @@ public final class AdminPeer {
         step("single messages", this::messages);
         step("compaction", this::compaction);
         step("terminated topics", this::terminated);
+        step("backlog quotas", this::backlogQuotas);
         step("brokers and bundles", this::bundles);
         step("moving a subscription is refused", this::moving);
         step("deletions", this::deletions);
@@ -474,6 +482,78 @@ public final class AdminPeer {
         refused(PreconditionFailedException.class, "3 partitions",
             () -> admin.topics().terminateTopic(parts));
         admin.topics().deletePartitionedTopic(parts);
+        admin.topics().delete(topic, true);
+    }
+
+    private static BacklogQuota quota(BacklogQuota.RetentionPolicy policy, long size, int seconds) {
+        return BacklogQuota.builder().limitSize(size).limitTime(seconds).retentionPolicy(policy)
+            .build();
+    }
+
+    private static void fails(Class<? extends PulsarClientException> how, Step step)
+        throws Exception {
+        try {
+            step.run();
+        } catch (PulsarClientException failure) {
+            check(how.isInstance(failure), failure + " is no " + how);
+            return;
+        }
+        throw new AssertionError("it did not fail");
+    }
+
+    private void backlogQuotas() throws Exception {
+        String topic = "persistent://peer/a/limited";
+        BacklogQuotaType size = BacklogQuotaType.destination_storage;
+        BacklogQuotaType age = BacklogQuotaType.message_age;
+        TopicPolicies policies = admin.topicPolicies();
+        BacklogQuota fails = quota(BacklogQuota.RetentionPolicy.producer_exception, 10_000, -1);
+        BacklogQuota holds = quota(BacklogQuota.RetentionPolicy.producer_request_hold, 10_000, -1);
+        BacklogQuota evicts =
+            quota(BacklogQuota.RetentionPolicy.consumer_backlog_eviction, 10_000, -1);
+        Consumer<byte[]> consumer = consumer(topic);
+        Producer<byte[]> producer = client.newProducer().topic(topic).enableBatching(false)
+            .sendTimeout(1, TimeUnit.SECONDS).create();
+        for (int number = 0; number < 20; number++) {
+            producer.send(new byte[1000]);
+        }
+        check(admin.topics().getBacklogSizeByMessageId(topic, MessageId.earliest) > 20_000, "all");
+        check(admin.topics().getStats(topic).getBacklogSize() > 20_000, "what is behind");
+        same(policies.getBacklogQuotaMap(topic), Map.of(), "nothing said");
+        policies.setBacklogQuota(topic, fails, size);
+        same(policies.getBacklogQuotaMap(topic), Map.of(size, fails), "of the topic");
+        same(policies.getBacklogQuotaMap(topic, true).keySet(), Set.of(size, age), "in force");
+        admin.brokers().backlogQuotaCheck();
+        fails(PulsarClientException.ProducerBlockedQuotaExceededException.class,
+            () -> producer.send(new byte[1000]));
+        policies.setBacklogQuota(topic, holds, size);
+        admin.brokers().backlogQuotaCheck();
+        fails(PulsarClientException.TimeoutException.class, () -> producer.send(new byte[1000]));
+        policies.setBacklogQuota(topic, evicts, size);
+        admin.brokers().backlogQuotaCheck();
+        long left = backlogOf(topic, "s");
+        check(left > 5 && left < 10, "nine tenths of the limit: " + left);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (!producer.isConnected()) {
+            check(System.nanoTime() < deadline, "the producer comes back by itself");
+            Thread.sleep(50);
+        }
+        producer.send(new byte[1000]);
+        same(backlogOf(topic, "s"), left + 1, "and goes on");
+        policies.removeBacklogQuota(topic, size);
+        same(policies.getBacklogQuotaMap(topic), Map.of(), "removed");
+        BacklogQuota old = quota(BacklogQuota.RetentionPolicy.producer_exception, -1, 60);
+        admin.namespaces().setBacklogQuota(NAMESPACE, fails, size);
+        admin.namespaces().setBacklogQuota(NAMESPACE, old, age);
+        same(admin.namespaces().getBacklogQuotaMap(NAMESPACE), Map.of(size, fails, age, old),
+            "of the namespace");
+        same(admin.topics().getStats(topic).getBacklogQuotaLimitTime(), 60L, "in stats");
+        refused(PreconditionFailedException.class, "needs a retention of more",
+            () -> admin.namespaces().setRetention(NAMESPACE, new RetentionPolicies(1, 1)));
+        admin.namespaces().removeBacklogQuota(NAMESPACE);
+        admin.namespaces().removeBacklogQuota(NAMESPACE, age);
+        same(admin.namespaces().getBacklogQuotaMap(NAMESPACE), Map.of(), "removed");
+        consumer.close();
+        producer.close();
         admin.topics().delete(topic, true);
     }
 

@@ -73,7 +73,9 @@ var served = []string{
 	"Namespaces.GetTopicAutoCreation", "Namespaces.SetTopicAutoCreation",
 	"Namespaces.RemoveTopicAutoCreation", "Topics.GetAutoSubscriptionCreation",
 	"Topics.SetAutoSubscriptionCreation", "Topics.RemoveAutoSubscriptionCreation",
-	"Topics.Terminate",
+	"Topics.Terminate", "Namespaces.GetBacklogQuotaMap", "Namespaces.SetBacklogQuota",
+	"Namespaces.RemoveBacklogQuota", "Topics.GetBacklogQuotaMap", "Topics.SetBacklogQuota",
+	"Topics.RemoveBacklogQuota",
 	"Tenants.Delete", "Tenants.Create", "Tenants.Get", "Tenants.List", "Tenants.Update",
 	"Namespaces.GetNamespacePermissions", "Namespaces.GrantNamespacePermission",
 	"Namespaces.RevokeNamespacePermission", "Topics.GetPermissions", "Topics.GrantPermission",
@@ -459,6 +461,7 @@ func (p *peer) topicPolicies() {
 	must(err)
 	check(enforced, "enforced")
 	must(topics.RemoveSchemaValidationEnforced(topic(plain)))
+	p.backlogQuotas()
 	must(topics.Compact(topic(plain)))
 	status, err := topics.CompactStatus(topic(plain))
 	must(err)
@@ -471,6 +474,31 @@ func (p *peer) topicPolicies() {
 	})
 	must(p.admin.Namespaces().SplitNamespaceBundle(namespace, "0x00000000_0x40000000", false))
 	must(p.admin.Subscriptions().ExpireAllMessages(topic(plain), 60))
+}
+
+func (p *peer) backlogQuotas() {
+	topics, namespaces := p.admin.Topics(), p.admin.Namespaces()
+	size := utils.NewBacklogQuota(10240, -1, utils.ProducerException)
+	age := utils.NewBacklogQuota(-1, 60, utils.ConsumerBacklogEviction)
+	must(namespaces.SetBacklogQuota(namespace, size, utils.DestinationStorage))
+	said, err := namespaces.GetBacklogQuotaMap(namespace)
+	must(err)
+	check(len(said) == 1 && said[utils.DestinationStorage] == size, "of the namespace: %v", said)
+	must(topics.SetBacklogQuota(topic(plain), age, utils.MessageAge))
+	said, err = topics.GetBacklogQuotaMap(topic(plain), false)
+	must(err)
+	check(len(said) == 1 && said[utils.MessageAge] == age, "of the topic: %v", said)
+	said, err = topics.GetBacklogQuotaMap(topic(plain), true)
+	must(err)
+	check(said[utils.MessageAge] == age && said[utils.DestinationStorage] == size, "%v", said)
+	refused(412, "needs a retention of more", func() error {
+		return topics.SetRetention(topic(plain), utils.NewRetentionPolicies(1, -1))
+	})
+	must(topics.RemoveBacklogQuota(topic(plain), utils.MessageAge))
+	must(namespaces.RemoveBacklogQuota(namespace))
+	said, err = namespaces.GetBacklogQuotaMap(namespace)
+	must(err)
+	check(len(said) == 0, "removed: %v", said)
 }
 
 func (p *peer) brokers() {
