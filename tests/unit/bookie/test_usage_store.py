@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -283,3 +284,88 @@ def test_shares_that_a_crash_left_of_a_log_without_a_row_count_once(
     assert usage.uses(2) == [LogUse(1, 300, 0)]
     assert index.logs()[0] == [StoredLog(1, 300, 0)]
     assert shares_of(index) == {}
+
+
+def opened(index: LocationIndex, there: Sequence[int] = ()) -> tuple[UsageStore, LogUsage]:
+    usage = LogUsage()
+    store = UsageStore(index, usage)
+    store.open(there)
+    return store, usage
+
+
+def test_a_log_is_stored_when_it_is_settled_and_not_before(tmp_path: Path) -> None:
+    """What a flush that is cut short leaves in it must be counted again by a start."""
+    index = LocationIndex(tmp_path / "index")
+    store, _ = opened(index)
+    store.add(5, 300, {1: 300}, False, frozenset())
+    store.add(6, 300, {1: 300}, True, frozenset())
+    store.store(5, ())
+    assert index.logs()[0] == [StoredLog(6, 300, 300)]
+    store.store(6, ())
+    assert index.logs()[0] == [StoredLog(5, 300, 300), StoredLog(6, 300, 300)]
+    index.close()
+
+
+def test_nothing_is_left_of_a_log_that_is_no_more(tmp_path: Path) -> None:
+    """Neither its row nor what ledgers that live on had in it, or a ledger that outlives many
+    compactions would have a row for each."""
+    index = EndingIndex(tmp_path / "index")
+    store, _ = opened(index)
+    store.add(1, 300, {1: 100, 2: 200}, False, frozenset())
+    store.store(2, ())
+    store.add(2, 300, {1: 300}, False, frozenset())
+    store.drop([1, 2], [1, 2])
+    index.left = 0  # the index fails: it is tried again
+    store.store(3, ())
+    index.left = 1 << 30
+    store.store(3, ())
+    assert index.logs()[0] == []
+    assert shares_of(index) == {}
+    index.close()
+
+
+def test_rows_of_logs_that_are_not_there_count_for_nothing_and_go(tmp_path: Path) -> None:
+    """A crash came between a log's removal and that of its row."""
+    index = LocationIndex(tmp_path / "index")
+    store, _ = opened(index)
+    for log_id in (1, 2):
+        store.add(log_id, 300, {log_id: 300}, False, frozenset())
+    store.store(3, ())
+    store, usage = opened(index, [2])
+    assert usage.uses(9) == [LogUse(2, 300, 300)]
+    assert 1 not in store
+    store.store(0, ())
+    assert index.logs() == ([StoredLog(2, 300, 300)], 2)
+    index.close()
+
+
+def test_shares_of_a_log_are_written_anew_with_its_row(tmp_path: Path) -> None:
+    """One that was left over would be taken away from the log's once more, and what is of use in it
+    would count as dead."""
+    index = LocationIndex(tmp_path / "index")
+    index.change_usage(UsageChange(shares=[(1, 1, 200)]))
+    store, _ = opened(index, [1])
+    store.add(1, 300, {1: 0, 2: 100}, False, frozenset())
+    store.store(2, ())
+    assert index.shares(1) == []
+    assert index.logs()[0] == [StoredLog(1, 300, 100)]
+    index.close()
+
+
+def test_a_deletion_is_undecided_before_the_index_hears_of_it(tmp_path: Path) -> None:
+    """Other threads ask the index first, and this then."""
+    told: list[bool] = []
+
+    class Asking(LocationIndex):
+        def change_usage(self, change: UsageChange) -> None:
+            if change.no_locations:
+                told.append(store.undecided(1))
+            super().change_usage(change)
+
+    index = Asking(tmp_path / "index")
+    store, _ = opened(index)
+    store.take([1])
+    assert told == [True]
+    store.apply()
+    assert not store.undecided(1)
+    index.close()
