@@ -603,6 +603,28 @@ def test_an_index_that_lost_durable_changes_means_limbo(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_limbo_for_an_index_that_lost_changes_ends_for_good(tmp_path: Path) -> None:
+    """Once others have given back what was lost; and ledgers that came since are certain."""
+
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        index = config.ledger_directories[0] / "index"
+        shutil.copytree(index, tmp_path / "older")
+        async with running(config) as bookie:
+            await add(bookie, 2, range(3))
+        shutil.rmtree(index)
+        shutil.copytree(tmp_path / "older", index)
+        async with running(config) as bookie:
+            assert bookie.info().limbo
+            await bookie.leave_limbo()
+        async with running(config) as bookie:
+            assert not bookie.info().limbo
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(2, 0)
+
+    asyncio.run(scenario())
+
+
 def test_an_index_that_lost_changes_is_known_for_one_after_a_start_that_was_cut_short(
     tmp_path: Path,
 ) -> None:

@@ -704,10 +704,74 @@ def test_what_a_failed_flush_could_not_remove_goes_behind_one_that_works(tmp_pat
             await eventually(lambda: disk.refused >= 2)
             left = {*directory.glob("*.log")}
             assert len(left) >= 2
-            disk.holds, disk.room = False, 1 << 30
+            disk.room = 1 << 30
+            await eventually(lambda: not bookie.info().write_cache_bytes)
+            disk.holds = False
+            await add(bookie, 1, [30])
             await eventually(lambda: not left & {*directory.glob("*.log")})
             for i in range(30):
                 assert await bookie.read_entry(1, i) == entry(1, i, size=BIG)
+
+    asyncio.run(scenario())
+
+
+def test_a_flush_that_fails_in_its_third_log_leaves_none_of_them(tmp_path: Path) -> None:
+    """Nobody counts with a log that is not there, either."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, entry_log_bytes_max=1 << 20, write_cache_bytes=32 << 20)
+        directory, disk = config.ledger_directories[0], Disk()
+        refused: list[str] = []
+
+        def fail(operation: str, name: str) -> None:
+            if operation == "write" and name in disk.written_to and name == "00000004.log":
+                refused.append(name)  # its header is there, and nothing else
+                raise no_space()
+
+        async with running(config, disk) as bookie:
+            storage = bookie._storages[0]
+            await add(bookie, 1, [0])
+            await bookie._flusher.flush_all()
+            disk.fail = fail
+            data = [entry(1, i, size=100_000) for i in range(1, 41)]
+            await add(bookie, 1, range(1, 41), entries=data)
+            with pytest.raises(BookieIOError, match="No space"):
+                await storage.flush([journal.committed for journal in bookie._journals])
+            assert refused
+            assert [path.name for path in directory.glob("*.log")] == ["00000001.log"]
+            assert {use.log_id for use in storage.reclaimer.usage.uses(1 << 40)} == {1}
+            disk.fail = lambda operation, name: None
+            await bookie._flusher.flush_all()
+            for i in (1, 20, 40):
+                assert await bookie.read_entry(1, i) == data[i - 1]
+            assert await bookie.read_entry(1, 0) == entry(1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_that_the_journal_has_while_its_flush_fails_brings_room(tmp_path: Path) -> None:
+    """The flush had begun by the time that the journal had it."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(5))
+        disk = Disk()
+        async with running(config, disk) as bookie:
+            storage = bookie._storages[0]
+            await add(bookie, 1, range(5))
+            assert await bookie._known(2) is not None
+            assert bookie._fences.mark_deleted(2) is not None
+            disk.full = (".log",)
+            with pytest.raises(BookieIOError):
+                await storage.flush([journal.committed for journal in bookie._journals])
+            await storage.free_deleted()
+            old = config.ledger_directories[0] / "00000001.log"
+            assert old.exists(), "no journal has the deletion"
+            storage.deletion_journaled(2)
+            await storage.free_deleted()
+            assert not old.exists()
+            disk.full = ()
 
     asyncio.run(scenario())
 

@@ -151,6 +151,27 @@ def test_a_log_given_up_meanwhile_is_written_again(
     asyncio.run(scenario())
 
 
+def test_a_log_with_a_flush_that_never_worked_is_counted_by_the_next_start(tmp_path: Path) -> None:
+    """What that flush has left in it is of no use, and is flushed again, elsewhere."""
+
+    async def scenario() -> None:
+        config = quick(tmp_path, flush_interval_ms=60_000)
+        async with failing(config) as (bookie, index):
+            await add(bookie, 2, [0])
+            await bookie._flusher.flush_all()
+            index.failing = True
+            await add(bookie, 1, range(10), entries=some(1, range(10)))
+            bookie._flusher.want()
+            await eventually(lambda: index.refused > 0)
+        stored = LocationIndex(config.ledger_directories[0] / "index")
+        assert stored.logs()[0] == []
+        stored.close()
+        async with running(config) as bookie:
+            assert await bookie.read_batch(1, 0, 10, 1 << 30) == some(1, range(10))
+
+    asyncio.run(scenario())
+
+
 class EndingIndex(LocationIndex):
     """After ``left`` writes to it the process is as good as dead: no more of them arrive."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import threading
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher, ledger_table
+from magnetar.bookie.storage import storage as storage_module
+from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.metrics import Metrics
 from magnetar.model.errors import FencedError
 from tests.unit.bookie.storage_kit import (
@@ -134,6 +137,92 @@ def test_a_list_of_ledgers_is_true_when_a_flush_comes_between(
             async def ledgers(first: int, behind: int) -> AsyncIterator[list[int]]:
                 rows = [some async for some in listed(first, behind)]
                 await bookie._flusher.flush_all()
+                for some in rows:
+                    yield some
+
+            monkeypatch.setattr(storage, "ledgers", ledgers)
+            assert await bookie.ledgers() == [4]
+
+    asyncio.run(scenario())
+
+
+def held_up(storage: LedgerStorage) -> threading.Event:
+    """Its flushes wait for the event."""
+    go_on = threading.Event()
+    storage.flush_lane.submit(lambda: go_on.wait(60) and None)
+    return go_on
+
+
+def test_a_ledger_is_listed_and_known_while_its_first_flush_is_under_way(tmp_path: Path) -> None:
+    """Its record is neither among those that changed since nor in the index."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(3))
+            go_on = held_up(bookie._storages[0])
+            flushing = asyncio.create_task(bookie._flusher.flush_all())
+            await asyncio.sleep(0.01)
+            await bookie._table.shrink()
+            assert await bookie.ledgers() == [2]
+            assert await bookie.read_entry(2, 2) == entry(2, 2)
+            go_on.set()
+            await flushing
+            assert await bookie.ledgers() == [2]
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_is_listed_and_known_while_records_are_encoded_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "ENCODED_AT_ONCE", 1)
+    monkeypatch.setattr(storage_module, "ENCODE_PAUSE_S", 60.0)
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            for ledger_id in (2, 4):
+                await add(bookie, ledger_id, range(3))
+            await bookie._fences.fence(2, KEY)
+            encoding = asyncio.create_task(bookie._storages[0].encode_ahead())
+            await asyncio.sleep(0.01)
+            await bookie._table.shrink()
+            assert await bookie.ledgers() == [2, 4]
+            assert await bookie.read_entry(2, 2) == entry(2, 2)
+            encoding.cancel()
+            monkeypatch.setattr(storage_module, "ENCODE_PAUSE_S", 0.0)
+            await add(bookie, 2, [3], flags=RECOVERY)  # it changes once more
+            await bookie._flusher.flush_all()
+            assert await bookie.ledgers() == [2, 4]
+            assert await bookie.read_entry(2, 3) == entry(2, 3)
+            with pytest.raises(FencedError):
+                await add(bookie, 2, [4])
+
+    asyncio.run(scenario())
+
+
+def test_a_list_of_ledgers_leaves_out_those_whose_deletion_is_being_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush ends while the index is read, and memory forgets that they were deleted."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            for ledger_id in (2, 4):
+                await add(bookie, ledger_id, range(3))
+            await bookie._flusher.flush_all()
+            await bookie.delete_ledger(2)
+            storage = bookie._storages[0]
+            listed, go_on = storage.ledgers, held_up(storage)
+            flushing = asyncio.create_task(bookie._flusher.flush_all())
+            await asyncio.sleep(0.01)
+
+            async def ledgers(first: int, behind: int) -> AsyncIterator[list[int]]:
+                rows = [some async for some in listed(first, behind)]
+                go_on.set()
+                await flushing
                 for some in rows:
                     yield some
 

@@ -129,6 +129,26 @@ def test_again_and_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_becomes_of_it_later_is_not_overwritten(tmp_path: Path) -> None:
+    """By its record as it was when it came back."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+            await bookie.delete_ledger(1)
+            await bookie._flusher.flush_all()
+            await add(bookie, 1, [2], flags=RECOVERY)
+            await bookie._flusher.flush_all()
+            await add(bookie, 1, [5], flags=RECOVERY)
+            await bookie._flusher.flush_all()
+            await add(bookie, 2, [0])
+            await bookie._flusher.flush_all()
+            await check(bookie, [2, 5])
+
+    asyncio.run(scenario())
+
+
 def test_its_log_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
     """The log that its entries are written to is closed in the flush that brings it back."""
 

@@ -7,6 +7,7 @@ import errno
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from magnetar.bookie.journal.journal_format import JournalPosition
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage import storage as storage_module
 from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.marks import decode_marks
 from magnetar.bookie.storage.storage import READ_LANES, read_lane
 from magnetar.metrics import Metrics
 from magnetar.model.errors import BookieIOError, NoEntryError, NoLedgerError
@@ -492,3 +494,131 @@ def test_ledgers_of_one_directory_are_shared_out_over_its_read_lanes(
         ids = [i for i in range(0, 400 * directories * step, step) if i % directories == directory]
         counts = Counter(read_lane(ledger_id) for ledger_id in ids)
         assert not ids or min(counts[lane] for lane in range(READ_LANES)) > len(ids) * 0.4
+
+
+def test_lists_are_made_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ledgers with records, of those without, and of entries in the index and before it."""
+    monkeypatch.setattr(storage_module, "LISTED_AT_ONCE", 3)
+    monkeypatch.setattr(storage_module, "LOCATED_AT_ONCE", 2)
+    monkeypatch.setattr(storage_module, "ENTRIES_LISTED_AT_ONCE", 4)
+    strays, known = [5, 11, 12, 30], [1, 2, 3, 10, 13, 20, 21]
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            for ledger_id in known:
+                await add(bookie, ledger_id, [0])
+        index = LocationIndex(tmp_path / "ledgers0" / "index")
+        index.put_locations([(ledger_id, 0, 1, 64) for ledger_id in strays])
+        index.close()
+        async with running(config) as bookie:
+            everything = sorted([*strays, *known])
+            assert await bookie.ledgers() == everything
+            assert bookie._storages[0].strays == frozenset(strays)
+            for first, behind in ((0, 11), (11, 13), (3, 30), (30, 31), (22, 30)):
+                found = [each for each in everything if first <= each < behind]
+                assert await bookie.ledgers(first, behind) == found
+            await add(bookie, 40, range(0, 40, 2))
+            await bookie._flusher.flush_all()
+            await add(bookie, 40, [1, 7, 8, 21, 50, 51, 60])
+            held = sorted({*range(0, 40, 2), 1, 7, 21, 50, 51, 60})
+            assert ids_of(await bookie.list_entries(40)) == held
+
+    asyncio.run(scenario())
+
+
+def test_limbo_is_durable_and_so_is_its_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            storage = bookie._storages[0]
+
+            def stored() -> bool:
+                marks = decode_marks((storage.path / "lastmark").read_bytes())
+                assert marks is not None
+                return marks.limbo
+
+            assert not stored()
+            await storage.flush_lane.run(storage.enter_limbo)
+            assert stored()
+            await bookie.leave_limbo()
+            assert not stored()
+
+    asyncio.run(scenario())
+
+
+def open_logs(root: Path) -> list[str]:
+    """The entry logs below ``root`` that this process has open, removed ones too."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            name = str(link.readlink())
+            if name.startswith(str(root)) and ".log" in name and "ledgers" in name:
+                found.append(name.rsplit("/", 1)[1])
+    return [name for name in found if len(name.split(".")[0]) == 8]
+
+
+def test_a_log_that_was_removed_is_not_kept_open(tmp_path: Path) -> None:
+    """By who has read it: its space would not come back."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        for ledger_id in (1, 2):
+            async with running(config) as bookie:
+                await add(bookie, ledger_id, range(3))
+        async with running(config) as bookie:
+            for ledger_id in (1, 2):
+                assert await bookie.read_entry(ledger_id, 0) == entry(ledger_id, 0)
+            assert sorted(open_logs(tmp_path)) == ["00000001.log", "00000002.log"]
+            await bookie.delete_ledger(1)
+            await bookie._flusher.flush_all()
+            async with asyncio.timeout(60):
+                while open_logs(tmp_path) != ["00000002.log"]:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            assert await bookie.read_entry(2, 1) == entry(2, 1)
+        assert open_logs(tmp_path) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_a_reader_leaves_behind_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "READERS_KEPT_MAX", 5)
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            for ledger_id in range(40):
+                await add(bookie, ledger_id, range(2))
+        async with running(config) as bookie:
+            for ledger_id in range(40):
+                await bookie.read_entry(ledger_id, 0)
+            storage = bookie._storages[0]
+            for kept in (*storage._following, *storage._entry_bytes):
+                assert 0 < len(kept) <= 5
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_mostly_of_use_takes_more_though_the_disk_is_nearly_full(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            storage = bookie._storages[0]
+            for life in range(3):
+                await add(bookie, 1, range(5 * life, 5 * life + 5))
+                await bookie._flusher.flush_all()
+                await storage.flush_lane.run(lambda: storage.end_log(0.9))
+            assert [path.name for path in storage.path.glob("*.log")] == ["00000001.log"]
+            await bookie.delete_ledger(1)
+            await add(bookie, 2, [0])
+            await bookie._flusher.flush_all()
+            await storage.flush_lane.run(lambda: storage.end_log(0.9))
+            assert storage.settled_id > 1
+            await add(bookie, 2, [1])
+            await bookie._flusher.flush_all()
+            assert (storage.path / "00000002.log").exists()
+
+    asyncio.run(scenario())
