@@ -532,6 +532,7 @@ def test_bytes_waiting_for_the_journal_are_bounded(tmp_path: Path) -> None:
             assert {type(error) for error in refused} == {TooManyRequestsError}
             assert 19 <= len(refused) <= 21
             await add(bookie, 1, [40])
+            await add(bookie, 1, [41], entries=[entry(1, 41, size=2 << 20)])  # when none waits
 
     asyncio.run(scenario())
 

@@ -13,6 +13,7 @@ import pytest
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.space import upkeep
 from magnetar.bookie.storage.entry_log_format import HEADER_BYTES, RECORD_HEADER_BYTES
+from magnetar.bookie.storage.ledger_record import decode_record
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.files.disk import RealDisk
@@ -611,7 +612,8 @@ def test_limbo_for_an_index_that_lost_changes_ends_for_good(tmp_path: Path) -> N
         index = config.ledger_directories[0] / "index"
         shutil.copytree(index, tmp_path / "older")
         async with running(config) as bookie:
-            await add(bookie, 2, range(3))
+            for ledger_id in range(2, 80):
+                await add(bookie, ledger_id, [0])
         shutil.rmtree(index)
         shutil.copytree(tmp_path / "older", index)
         async with running(config) as bookie:
@@ -674,6 +676,25 @@ def test_a_lost_mark_means_limbo_past_every_epoch(tmp_path: Path) -> None:
 
     asyncio.run(scenario(Path.unlink))
     asyncio.run(scenario(lambda path: flip_bit(path, 20)))
+
+
+def test_limbo_without_a_mark_is_past_what_ledgers_say(tmp_path: Path) -> None:
+    """Those that began in the limbo before it may have lost something now."""
+
+    async def scenario() -> None:
+        config = await flushed(tmp_path)
+        index = LocationIndex(config.ledger_directories[0] / "index")
+        record = index.ledger(1)
+        assert record is not None
+        index.put_ledgers([(1, decode_record(1, record)._replace(epoch=5).encode())])
+        index.close()
+        (config.ledger_directories[0] / "lastmark").unlink()
+        async with running(config) as bookie:
+            assert bookie._storages[0].marks.epoch > 5
+            with pytest.raises(UnknownLedgerStateError):
+                await bookie.read_entry(1, 6)
+
+    asyncio.run(scenario())
 
 
 def test_a_journal_that_is_gone_before_the_first_flush_is_noticed(tmp_path: Path) -> None:
