@@ -19,7 +19,7 @@ from magnetar.log.managed.cursor_format import CHUNK_BYTES_MAX, DELTA, decode_he
 from magnetar.log.managed.cursor_store import CursorLimits, CursorStore
 from magnetar.log.managed.ledgers import LedgerAppendDone
 from magnetar.log.managed.managed_log import ManagedLog
-from magnetar.log.managed.records import cursor_path, decode_cursor
+from magnetar.log.managed.records import cursor_path, decode_cursor, decode_log, log_path
 from magnetar.log.seam import Buffer, Cursor
 from magnetar.model.errors import (
     CursorNotFoundError,
@@ -715,6 +715,43 @@ def test_an_owner_that_opens_slowly_forgets_nothing_that_a_later_one_stored() ->
     run_virtual(scenario())
 
 
+def test_an_owner_that_lists_the_cursors_late_forgets_nothing_that_a_later_one_stored() -> None:
+    """It has written the log's record, and another has the log when it hears which there are."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        await Process(world).store(CONFIG).open(NAME)  # and dies: else all is handed over
+        slow, go = Process(world), asyncio.Event()
+        children, epoch = slow.metadata.children, epoch_of(world)
+
+        async def later(path: str) -> list[str]:
+            if epoch_of(world) > epoch:
+                await go.wait()
+            return await children(path)
+
+        slow.metadata.children = later  # type: ignore[method-assign]
+        opening = asyncio.ensure_future(slow.store(CONFIG).open(NAME))
+        await asyncio.sleep(1)
+        assert epoch_of(world) > epoch
+        new = await Process(world).store(CONFIG).open(NAME)
+        positions = await publish(new, ENTRIES, 4)
+        cursor = await new.cursors.open("made meanwhile", EARLIEST)
+        cursor.acknowledge([positions[0], positions[2]])
+        await cursor.wait_stored()
+        go.set()
+        opened = await opening
+        found = opened.cursors.durable()["made meanwhile"]
+        assert acked(found, positions) == {positions[0], positions[2]}
+
+    run_virtual(scenario())
+
+
+def epoch_of(world: World) -> int:
+    """Of the log's record."""
+    return decode_log(NAME, world.nodes[log_path(NAME)].value).epoch
+
+
 async def watched(world: World) -> tuple[ManagedLog, list[LogFencedError]]:
     """The log, opened by an owner, and what it was lost for."""
     told: list[LogFencedError] = []
@@ -846,6 +883,29 @@ def test_a_log_that_only_acknowledges_hears_that_it_is_lost() -> None:
     run_virtual(scenario())
 
 
+def test_a_term_ends_with_an_owner_that_may_not_have_stored_all() -> None:
+    """Whoever is lent a cursor tells by it what the owner may have forgotten."""
+
+    async def scenario() -> None:
+        world = World()
+        await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        await log.cursors.open("s", EARLIEST)
+        terms = []
+        for ends in ("dies", "in order", "dies", "dies"):
+            lending = log.cursors.durable()["s"].lending
+            assert lending is not None
+            terms.append(lending.term)
+            if ends == "in order":
+                await log.close()
+            log = await Process(world).store(CONFIG).open(NAME)
+        first, second, handed, third = terms
+        assert second == handed, "which has all that the second one had"
+        assert len({first, second, third}) == 3
+
+    run_virtual(scenario())
+
+
 def test_seek_back_and_forth() -> None:
     async def scenario() -> None:
         world = World()
@@ -964,6 +1024,111 @@ def test_what_is_acknowledged_while_a_ledger_is_taken_is_not_stored_with_it() ->
         await second
         taken = await Process(world).store(CONFIG).open(NAME)
         assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("new_ledger", [True, False], ids=["new ledger", "its ledger"])
+def test_what_is_acknowledged_while_a_store_is_under_way_is_not_let_go(new_ledger: bool) -> None:
+    """The log deletes what no cursor needs: if this owner died now, the next one would need it."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        assert isinstance(cursor, ManagedCursor)
+        if not new_ledger:
+            cursor.acknowledge([positions[7]])
+            await cursor.wait_stored()
+        before = cursor.store.stored_mark_delete
+        assert before < positions[0]
+        process.ledgers.hold = True
+        cursor.acknowledge_cumulative(positions[3])
+        storing = asyncio.ensure_future(cursor.wait_stored())
+        await asyncio.sleep(1)
+        cursor.acknowledge_cumulative(positions[30])
+        assert cursor.store.stored_mark_delete == before
+        process.ledgers.writers[-1].confirm()
+        await storing
+        assert cursor.store.stored_mark_delete == positions[3]
+        await asyncio.sleep(1)
+        process.ledgers.writers[-1].confirm()
+        assert cursor.store.stored_mark_delete == positions[30]
+
+    run_virtual(scenario())
+
+
+def test_a_store_that_failed_is_tried_again_soon_and_then_less_and_less_often() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(LedgerConfig(cursor_flush_interval_ms=100)).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        process.ledgers.create_errors = [LedgerError("too few bookies")]
+        cursor.acknowledge([positions[3]])
+        with pytest.raises(LedgerError):
+            await cursor.wait_stored()
+        async with asyncio.timeout(1):
+            await cursor.wait_stored()
+        process.ledgers.create_errors = [LedgerError("too few bookies")] * 1000
+        process.ledgers.break_after = 0
+        cursor.acknowledge([positions[5]])
+        await asyncio.sleep(60)
+        assert 5 < 1000 - len(process.ledgers.create_errors) < 30
+        process.ledgers.create_errors.clear()
+        await asyncio.sleep(10)
+        taken = await Process(world).store(CONFIG).open(NAME)
+        assert acked(taken.cursors.durable()["s"], positions) == {positions[3], positions[5]}
+
+    run_virtual(scenario())
+
+
+def test_a_ledger_that_the_node_did_not_get_goes_with_the_cursor() -> None:
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        process = Process(world)
+        log = await process.store(LedgerConfig(cursor_flush_interval_ms=60_000)).open(NAME)
+        before = world.alive()
+        cursor = await log.cursors.open("s", EARLIEST)
+        put = process.metadata.put
+
+        async def away(path: str, value: bytes, version: int) -> int:
+            raise MetadataError("no answer")
+
+        process.metadata.put = away  # type: ignore[method-assign]
+        cursor.acknowledge([positions[3]])
+        with pytest.raises(MetadataError):
+            await cursor.wait_stored()
+        process.metadata.put = put  # type: ignore[method-assign]
+        assert len(world.alive() - before) == 1
+        await log.cursors.delete("s")
+        assert world.alive() == before
+
+    run_virtual(scenario())
+
+
+def test_a_ledger_that_a_former_owner_left_goes_with_the_log() -> None:
+    """Its cursor's state is in the node by then, and only that names it."""
+
+    async def scenario() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge(positions[:2])
+        await cursor.wait_stored()
+        before = world.alive()
+        await Process(world).store(CONFIG).open(NAME)
+        record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+        assert record.ledger_id is None
+        assert {*record.deleting} <= before
+        assert len(record.deleting) == 1
+        await Process(world).store(CONFIG).delete(NAME)
+        assert world.alive() == set()
 
     run_virtual(scenario())
 
@@ -1087,9 +1252,10 @@ def test_a_deletion_that_failed_is_taken_back_though_nothing_is_acknowledged_aft
             await log.close()
         else:
             await cursor.wait_stored()
-        taken = await Process(world).store(CONFIG).open(NAME)
         expected = {positions[0], positions[3]} if holes else {positions[0]}
-        assert acked(taken.cursors.durable()["s"], positions) == expected
+        for _ in range(2):  # the second owner has nothing handed over, and reads what is stored
+            taken = await Process(world).store(CONFIG).open(NAME)
+            assert acked(taken.cursors.durable()["s"], positions) == expected
 
     run_virtual(scenario())
 

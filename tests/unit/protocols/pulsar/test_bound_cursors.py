@@ -102,11 +102,14 @@ class Two:
         assert links is not None
         return links
 
-    def serving(self, name: str = "s") -> Subscription:
+    def serving_all(self) -> dict[str, Subscription]:
         assert self.reading.services.followed is not None
         topic = self.reading.services.followed.find(NAME)
         assert topic is not None
-        return topic.subscription(name)
+        return topic.subscriptions
+
+    def serving(self, name: str = "s") -> Subscription:
+        return self.serving_all()[name]
 
 
 def with_two(scenario: Callable[[Two], Coroutine[Any, Any, None]]) -> None:
@@ -244,6 +247,43 @@ def test_what_was_given_back_is_bound_anew() -> None:
             await eventually(lambda acked=number: two.mark() == Position(1, acked))
             peer.lose()
             await eventually(lambda: two.bound() is None)  # nobody uses it
+
+    with_two(scenario)
+
+
+def test_one_that_is_being_given_back_is_bound_anew_when_that_is_over() -> None:
+    """With all that was acknowledged; and the owner's news of it are heard."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(100)
+        await entries(peer, 6)
+        links, gate = two.links(), asyncio.Event()
+        merge = links.merge
+
+        async def slow(cursor: LentCursor, image: AckImage, stored: bool) -> int:
+            await gate.wait()
+            return await merge(cursor, image, stored)
+
+        links.merge = slow  # type: ignore[method-assign]
+        peer.acknowledge(0, 2)
+        held, bindings = two.bound(), two.owner.broker.bindings
+        assert held is not None
+        ending = asyncio.ensure_future(bindings.end(NAME, "s", held.broker_id))
+        await eventually(lambda: "s" not in two.serving_all())
+        other = two.reading.peer()
+        joining = asyncio.ensure_future(other.subscribe())
+        await asyncio.sleep(0.1)
+        assert not joining.done()
+        gate.set()
+        await ending
+        await succeeded(other, joining)
+        other.flow(100)
+        assert await entries(other, 4) == [1, 3, 4, 5]
+        two.owner.topic().subscription("s").expire(Position(1, 4))
+        await eventually(lambda: two.serving().cursor.mark_delete == Position(1, 3))
 
     with_two(scenario)
 
