@@ -18,6 +18,7 @@ from magnetar.model.errors import (
     LogClosedError,
     LogError,
     LogFencedError,
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLogError,
 )
@@ -215,6 +216,39 @@ def test_nothing_is_made_or_deleted_once_they_are_handed_over() -> None:
     run_virtual(scenario())
 
 
+def test_who_waits_for_another_cursor_finds_the_log_closed() -> None:
+    """It has asked before that, and its turn comes after it."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log, _ = await owned(world, False, process)
+        create, gate = process.metadata.create, asyncio.Event()
+
+        async def slow(path: str, value: bytes) -> str:
+            await gate.wait()
+            return await create(path, value)
+
+        process.metadata.create = slow  # type: ignore[method-assign,assignment]
+        first, *late = [
+            asyncio.ensure_future(log.cursors.open("first", EARLIEST)),
+            asyncio.ensure_future(log.cursors.open("second", EARLIEST)),
+            asyncio.ensure_future(log.cursors.delete("s")),
+        ]
+        await asyncio.sleep(0.001)
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.sleep(0.001)
+        gate.set()
+        await closing
+        await first
+        outcomes = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [LogClosedError, LogClosedError]
+        again = await Process(world).store(CONFIG, TINY).open(NAME)
+        assert sorted(again.cursors.durable()) == ["first", "s"]
+
+    run_virtual(scenario())
+
+
 def test_too_many_cursors_are_not_put_into_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = World()
@@ -325,6 +359,29 @@ def test_a_cursor_whose_node_is_in_doubt_is_asked_for() -> None:
         assert handed(world) is None
         again = await Process(world).store(CONFIG, TINY).open(NAME)
         assert acked(again.cursors.durable()["s"], positions) == before
+
+    run_virtual(scenario())
+
+
+def test_a_cursor_whose_node_alone_is_left_keeps_nobody_from_the_log() -> None:
+    """Its deletion was cut off when its ledger had gone: there is nothing of it to be read."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log, positions = await owned(world, True, process)
+
+        async def away(path: str, version: int = -1) -> None:
+            raise MetadataError("not now")
+
+        process.metadata.delete = away  # type: ignore[method-assign]
+        await log.cursors.delete("s")
+        assert cursor_path(NAME, "s") in world.nodes
+        again = await Process(world).store(CONFIG, TINY).open(NAME)
+        assert again.cursors.durable() == {}
+        assert cursor_path(NAME, "s") not in world.nodes
+        fresh = await again.cursors.open("s", EARLIEST)
+        assert acked(fresh, positions) == frozenset()
 
     run_virtual(scenario())
 

@@ -27,15 +27,16 @@ class Site:
     """A store, and its owner, whose answers wait for ``gate``."""
 
     def __init__(self, scope: TaskScope) -> None:
-        chain = Chain([LedgerInfo(1, created_ms=1)])
-        chain.confirm(9, 10)
-        self.state = AckState(chain, Position(1, -1))
+        self.chain = Chain([LedgerInfo(1, created_ms=1)])
+        self.chain.confirm(9, 10)
+        self.state = AckState(self.chain, Position(1, -1))
         self.gate = asyncio.Event()
         self.gate.set()
         self.term = 1
         self.failures: list[MagnetarError] = []
         self.calls: list[str] = []
         self.held = Position(1, -1)
+        self.images: list[AckImage] = []
         self.ended: list[MagnetarError] = []
         owners = SimpleNamespace(
             merge=self._merge,
@@ -56,6 +57,7 @@ class Site:
 
     async def _merge(self, _cursor: LentCursor, image: AckImage, stored: bool) -> int:
         self.calls.append("store" if stored else "take")
+        self.images.append(image)
         await self.gate.wait()
         await asyncio.sleep(0.01)
         if self.failures:
@@ -155,6 +157,64 @@ def test_what_was_acknowledged_is_stored_before_it_is_given_back() -> None:
         await site.store.close()
         assert site.calls == ["store", "release", "forget"]
         assert site.held == Position(1, 2)
+
+    run(scenario)
+
+
+def test_what_is_only_taken_does_not_count_as_stored() -> None:
+    async def scenario(site: Site) -> None:
+        site.acknowledge(2)
+        await asyncio.sleep(0.1)
+        assert (site.calls, site.held) == (["take"], Position(1, 2))
+        assert site.store.stored_mark_delete == Position(1, -1)
+        await site.store.wait_stored()
+        assert site.store.stored_mark_delete == Position(1, 2)
+
+    run(scenario)
+
+
+def test_after_a_failure_all_is_sent_once_more() -> None:
+    """Nobody knows what of it the owner has taken."""
+
+    async def scenario(site: Site) -> None:
+        site.failures = [ServiceNotReadyError("the connection broke")]
+        site.state.acknowledge([Position(1, 3)])
+        site.store.mark_dirty()
+        await asyncio.sleep(0.5)
+        site.state.acknowledge([Position(1, 5)])
+        site.store.mark_dirty()
+        await asyncio.sleep(0.5)
+        told = [sorted(image.holes.get(1, ())) for image in site.images]
+        assert told == [[3], [3], [5]]
+
+    run(scenario)
+
+
+def test_an_owner_that_does_not_answer_is_asked_less_and_less_often() -> None:
+    async def scenario(site: Site) -> None:
+        site.failures = [ServiceNotReadyError("away")] * 1000
+        site.acknowledge(2)
+        await asyncio.sleep(9.0)
+        assert 5 < 1000 - len(site.failures) < 15
+        site.failures.clear()
+        await site.store.wait_stored()
+        assert site.held == Position(1, 2)
+
+    run(scenario)
+
+
+def test_nothing_is_said_of_what_was_trimmed_meanwhile() -> None:
+    """The owner's log does not hold it any more."""
+
+    async def scenario(site: Site) -> None:
+        site.state.acknowledge([Position(1, 3)])
+        site.chain.close_last(10, 100, 2)
+        site.chain.open_ledger(LedgerInfo(2, created_ms=3, first_offset=10))
+        site.chain.trim(1)
+        site.store.mark_dirty()
+        await site.store.wait_stored()
+        (image,) = site.images
+        assert image.holes == {}
 
     run(scenario)
 
