@@ -258,6 +258,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
             "idle_order",
             "load_queue",
             "name_lists",
+            "parts",
             "positions",
             "rate_limits",
             "reading_on",

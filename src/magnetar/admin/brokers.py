@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from typing import Final, TypeAlias
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
-from magnetar.admin.parts import each_of
 from magnetar.admin.peers import PeerRequest, Peers
 from magnetar.admin.views import BrokerView, BundlesView, BundleView, OwnedView
 from magnetar.cluster.brokers.reports import BrokerReport
@@ -17,6 +16,7 @@ from magnetar.cluster.ownership import At, SoleBroker
 from magnetar.cluster.topic_name import TopicName, parse_namespace
 from magnetar.config import Config
 from magnetar.model.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from magnetar.topics.parts import each_of
 
 TopicNames: TypeAlias = Callable[[str], Awaitable[Sequence[TopicName]]]
 

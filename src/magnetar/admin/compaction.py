@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
-from magnetar.admin.parts import each_part
 from magnetar.admin.peers import Peers, about_topic, read_answer
 from magnetar.admin.views import LongRunningView
 from magnetar.cluster.control_plane import ControlPlane
@@ -19,6 +18,7 @@ from magnetar.cluster.ownership import At
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import TopicNotFoundError
 from magnetar.topics.compacting import CompactionStatus, TopicCompactions
+from magnetar.topics.parts import each_part
 from magnetar.topics.registry import Topics
 
 PATH: Final = "/compaction"

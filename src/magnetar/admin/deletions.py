@@ -5,8 +5,9 @@ Rules:
 * What has topics is deleted with ``force`` only; a refusal changes nothing, and sends nobody away.
 * A namespace says that it goes before it is looked at for the last time, so what others make in it
   meanwhile is found here, or taken back there (``cluster.namespaces``).
-* Its node goes last. A deletion by force that fails half way can be asked for again; until then
-  nothing is opened in the namespace. Without force nothing was deleted, and the namespace stays.
+* Its node goes last. A deletion by force deletes what it can, names what is left and why, and can
+  be asked for again; until then nothing is opened in the namespace. (A metadata store that does not
+  answer ends it at once.) Without force nothing was deleted, and the namespace stays.
 * What the platform makes again by itself is not deleted (``KEPT``).
 
 Why: docs/adr/0187-namespaces-say-that-they-go.md.
@@ -15,7 +16,7 @@ Why: docs/adr/0187-namespaces-say-that-they-go.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -37,6 +38,8 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
     TopicNotFoundError,
 )
+from magnetar.topics.partitioned_deletion import STORE_AWAY
+from magnetar.topics.parts import each_of, together
 
 log = structlog.get_logger(__name__)
 
@@ -63,11 +66,15 @@ class DeletionService:
         for namespace in await self._namespaces.namespaces(name):
             self._check_deletable(namespace)
         if force:
-            for namespace in await self._namespaces.namespaces(name):
-                with suppress(TopicNotFoundError):  # another was faster
-                    await self.delete_namespace(namespace, force=True)
+            found = await self._namespaces.namespaces(name)
+            what = f"namespaces of tenant {name}"
+            await each_of(what, found, "deleted", self._delete_namespace, str, STORE_AWAY)
         await self._namespaces.delete_tenant(name)
         log.info("tenant is deleted", tenant=name)
+
+    async def _delete_namespace(self, namespace: str) -> None:
+        with suppress(TopicNotFoundError):  # another was faster
+            await self.delete_namespace(namespace, force=True)
 
     async def delete_namespace(self, namespace: str, force: bool = False) -> None:
         """With ``force`` with its topics, whoever is connected to them. Raises
@@ -140,16 +147,42 @@ class DeletionService:
             partitioned, topics = await self._topics.all_of(namespace)
             if not partitioned and not topics:
                 return
+            failed: dict[str, MagnetarError] = {}
             for whole in partitioned:
-                with suppress(TopicNotFoundError):  # another was faster
-                    await self._topics.delete_partitioned(str(whole), force=True)
+                await self._tried(self._delete_partitioned, whole, failed)
             gone = set(partitioned)
             rest = [each for each in topics if each.partitioned not in gone]
             for start in range(0, len(rest), OPENED_AT_A_TIME):
-                await asyncio.gather(*map(self._delete, rest[start : start + OPENED_AT_A_TIME]))
+                some = rest[start : start + OPENED_AT_A_TIME]
+                trying = (self._tried(self._delete, each, failed) for each in some)
+                for outcome in await asyncio.gather(*trying, return_exceptions=True):
+                    if outcome is not None:  # when nothing is under way any more
+                        raise outcome
+            if failed:
+                count = len(partitioned) + len(rest)
+                well = f"{count - len(failed)} of the {count} topics of {namespace} are deleted"
+                raise together(well, failed)
         raise ServiceNotReadyError(
             f"namespace {namespace} gets topics faster than they are deleted; delete it again"
         )
+
+    async def _tried(
+        self,
+        delete: Callable[[TopicName], Awaitable[None]],
+        topic: TopicName,
+        failed: dict[str, MagnetarError],
+    ) -> None:
+        """What keeps one topic keeps none of the others. Raises ``STORE_AWAY``."""
+        try:
+            await delete(topic)
+        except STORE_AWAY:
+            raise
+        except MagnetarError as error:
+            failed[topic.local] = error
+
+    async def _delete_partitioned(self, topic: TopicName) -> None:
+        with suppress(TopicNotFoundError):  # another was faster
+            await self._topics.delete_partitioned(str(topic), force=True)
 
     async def _delete(self, topic: TopicName) -> None:
         with suppress(TopicNotFoundError):  # another was faster

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.admin.messages import MessageService
-from magnetar.admin.parts import each_part
 from magnetar.admin.peers import Peers, about_topic, read_answer
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import MessageIdView
 from magnetar.cluster.ownership import At
 from magnetar.cluster.topic_name import KAFKA_GROUPS, TopicName, parse_topic
 from magnetar.model.errors import NotAllowedError
+from magnetar.topics.parts import each_part
 from magnetar.topics.terminating import terminate
 
 PATH: Final = "/terminate"

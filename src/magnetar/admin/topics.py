@@ -17,7 +17,6 @@ import structlog
 
 from magnetar.admin.elsewhere import AUTHORITATIVE, ServedElsewhereError
 from magnetar.admin.lent_stats import ServedThere, lent_stats
-from magnetar.admin.parts import each_part
 from magnetar.admin.peers import Peers, about_topic, read_answer, subscription_path
 from magnetar.admin.stats_views import (
     InternalStatsView,
@@ -49,6 +48,7 @@ from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.topics.engine_rules import EngineRules
 from magnetar.topics.following.followed_topics import FollowedTopics
 from magnetar.topics.partitioned_deletion import delete_partitioned, parts_of
+from magnetar.topics.parts import each_part
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.rates import Rates
 from magnetar.topics.registry import Topics

@@ -11,7 +11,10 @@ of that name. Rules:
   after it. A log that was on its way is waited for, and deleted.
 * The topic's own node goes last: until then a deletion that fails half way can be asked for again.
   It goes by compare-and-set: what was made under the name meanwhile stays.
-* A refusal (somebody is connected, and nobody has forced it) takes back what was said.
+* A partition that fails keeps none of the others: what can be deleted is, and the error names what
+  is left. The topic says that it goes until all are gone.
+* A refusal (somebody is connected, and nobody has forced it) ends it, and takes back what was said.
+  A metadata store that does not answer ends it, too: each of the others would wait for it.
 
 Why: docs/adr/0218-partitioned-topics-say-that-they-go.md.
 """
@@ -20,17 +23,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from magnetar.cluster.control_plane import ControlPlane
 from magnetar.cluster.partitioned_topics import ANY_VERSION
 from magnetar.cluster.topic_name import TopicName
-from magnetar.model.errors import DamagedTopicError, NotAllowedError, TopicNotFoundError
+from magnetar.model.errors import (
+    DamagedTopicError,
+    MetadataUnavailableError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    SessionExpiredError,
+    TopicNotFoundError,
+)
+from magnetar.topics.parts import each_of
 from magnetar.topics.registry import Topics
 
 log = structlog.get_logger(__name__)
+
+STORE_AWAY: Final = (MetadataUnavailableError, SessionExpiredError)
 
 
 class _Going(NamedTuple):
@@ -59,13 +72,22 @@ async def delete_partitioned(
     delete_one: Callable[[TopicName], Awaitable[None]],
 ) -> None:
     """``delete_one``: a partition, wherever it is; ``TopicNotFoundError`` of it is fine: it was
-    never used. Raises ``TopicNotFoundError`` for a topic that has none, what ``delete_one`` raises,
-    and ``MetadataError``."""
+    never used. Raises ``TopicNotFoundError`` for a topic that has none, ``NotAllowedError`` of
+    ``delete_one``, ``ServiceNotReadyError`` that names the partitions that are left and why, and
+    ``MetadataError``."""
     parts, version = await _begun(control, topics, name)
+
+    async def delete(part: TopicName) -> None:
+        with suppress(TopicNotFoundError):
+            await delete_one(part)
+
+    ends = (NotAllowedError, *STORE_AWAY)
     try:
-        for part in parts:
-            with suppress(TopicNotFoundError):
-                await delete_one(part)
+        await each_of(f"partitions of {name}", parts, "deleted", delete, _local, ends)
+    except ServiceNotReadyError as error:
+        raise ServiceNotReadyError(
+            f"{error}. No partition of it is made again; delete it again"
+        ) from error
     except NotAllowedError:
         if version != ANY_VERSION:
             with suppress(TopicNotFoundError):  # another deletion has ended
@@ -74,6 +96,10 @@ async def delete_partitioned(
     await control.schemas.forget_topic(name)
     await control.policies.forget_topic(name)
     await control.partitioned.end_deletion(name, version)
+
+
+def _local(part: TopicName) -> str:
+    return part.local
 
 
 async def _begun(control: ControlPlane, topics: Topics, name: TopicName) -> _Going:

@@ -18,7 +18,7 @@ from magnetar.model.errors import (
     TopicNotFoundError,
 )
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand, ServerError
-from tests.doubles.admin import deletion_service
+from tests.doubles.admin import deletion_service, topic_service
 from tests.doubles.ownership import divide
 from tests.unit.admin.test_api import Platform, serve
 
@@ -248,6 +248,30 @@ def test_a_deletion_that_fails_half_way_is_asked_for_again() -> None:
         assert await p.status("PUT", f"{T}/new") == 204
         assert await p.status("DELETE", f"{N}?force=true") == 204
         assert below(p) == []
+
+    serve(scenario)
+
+
+def test_what_keeps_one_topic_keeps_none_of_the_others() -> None:
+    """The first topic that failed ended it: those behind it stayed, with all that they held."""
+
+    async def scenario(p: Platform) -> None:
+        await made(p)
+        control = p.world.broker.control
+        assert await p.status("PUT", f"{T}/a-theirs/partitions", json=2) == 204
+        for local in ("ours", "z"):
+            assert await p.status("PUT", f"{T}/{local}") == 204
+        divided = divide(control, lambda name: name.local == "a-theirs-partition-0")
+        status, reason = await p.reason("DELETE", f"{N}?force=true")
+        assert status == 503
+        assert reason.startswith("2 of the 3 topics of acme/prod are deleted; not so a-theirs: ")
+        assert "1 of the 2 partitions" in reason
+        divided._theirs = lambda name: False
+        partitioned, topics = await topic_service(p.world.broker).all_of("acme/prod")
+        assert [each.local for each in partitioned] == ["a-theirs"]
+        assert await p.status("DELETE", f"{N}?force=true") == 204
+        assert below(p) == []
+        assert topics
 
     serve(scenario)
 

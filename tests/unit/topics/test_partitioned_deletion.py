@@ -10,6 +10,7 @@ from magnetar.cluster.partitioned_topics import PartitionedTopics
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.env.metadata import Versioned
 from magnetar.model.errors import (
+    LedgerRecoveryError,
     MetadataUnavailableError,
     NotAllowedError,
     TopicNotFoundError,
@@ -108,6 +109,34 @@ def test_one_that_failed_half_way_makes_nothing_and_is_asked_for_again() -> None
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         there = producing(batch(1), topic="u", index=2)
         assert not outcome(await peer.ask(ApiKey.PRODUCE, there)).error_code
+        assert not (await deleted(peer)).error_code
+        assert list(world.store.logs) == []
+        assert (await deleted(peer)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+def test_what_keeps_one_partition_keeps_none_of_the_others() -> None:
+    """The first that failed ended it: those behind it stayed, with all that they held."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, delete, keeps = world.peer(), world.store.delete, ["u-partition-0"]
+        await made(peer)
+
+        async def kept(name: str) -> None:
+            if any(name.endswith(each) for each in keeps):
+                raise LedgerRecoveryError(f"{name}: too few bookies answer")
+            await delete(name)
+
+        world.store.delete = kept  # type: ignore[method-assign]
+        said = await deleted(peer)
+        assert said.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # it is asked for again
+        assert "2 of the 3 partitions" in str(said.error_message)
+        assert "not so u-partition-0: " in str(said.error_message)
+        assert "too few bookies answer" in str(said.error_message)
+        assert [each[-1] for each in world.store.logs] == ["0"]
+        assert (await world.services.control.partitioned.topic(parse_topic("u"))).goes
+        keeps.clear()
         assert not (await deleted(peer)).error_code
         assert list(world.store.logs) == []
         assert (await deleted(peer)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -41,23 +41,28 @@ async def each_of(
     done: str,
     change: Callable[[K], Awaitable[T]],
     shown: Callable[[K], str],
+    about_all: tuple[type[MagnetarError], ...] = (),
 ) -> dict[K, T]:
     """``change`` of all, one after the other, and what it gave. ``done``: what those are of which
     it did not fail. Raises, once all were tried, the error of all that failed, if it is one on
-    which nobody asks again, else ``ServiceNotReadyError``."""
+    which nobody asks again, else ``ServiceNotReadyError``; and at once what is ``about_all``: the
+    others are not tried then."""
     found: dict[K, T] = {}
     failed: dict[str, MagnetarError] = {}
     for one in each:
         try:
             found[one] = await change(one)
+        except about_all:
+            raise
         except MagnetarError as error:
             failed[shown(one)] = error
     if failed:
-        raise _together(f"{len(found)} of the {len(each)} {what} are {done}", failed)
+        raise together(f"{len(found)} of the {len(each)} {what} are {done}", failed)
     return found
 
 
-def _together(well: str, failed: Mapping[str, MagnetarError]) -> MagnetarError:
+def together(well: str, failed: Mapping[str, MagnetarError]) -> MagnetarError:
+    """One error that says what went ``well``, and of the rest, by name, why not."""
     error = next(iter(failed.values()))
     alike = len({type(each) for each in failed.values()}) == 1 and isinstance(error, FINAL)
     kind = type(error) if alike else ServiceNotReadyError
