@@ -38,6 +38,28 @@ READ_BYTES_LEAST = 32 << 10
 UNREAD_BYTES_MAX = 128 << 20
 CERTIFICATE_NAME = "certificate_name"
 """In a request's state: the common name of its connection's certificate, which TLS has verified."""
+CALLER = "caller"
+"""In a request's state: its ``Caller``."""
+READ_ONLY = ("GET", "HEAD")
+LEFT_MAX = 64
+"""Requests of one address that go on though who asked has gone; an eighth of the connections."""
+
+
+class Caller:
+    """Who asks on a connection. ``reading``: the task of a request that changes nothing."""
+
+    __slots__ = ("gone", "host", "reading")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.gone = False
+        self.reading: asyncio.Task[Any] | None = None
+
+    def leave(self) -> None:
+        """The connection is lost: nobody waits for what is read."""
+        self.gone = True
+        if self.reading is not None:
+            self.reading.cancel()
 
 
 class _LingeringClose:
@@ -88,9 +110,11 @@ class DeadlineProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._lingering = _LingeringClose(transport, self)
         super().connection_made(self._lingering)  # type: ignore[arg-type]
+        self._caller = Caller(self.client[0] if self.client else "")
+        self.app_state = {**self.app_state, CALLER: self._caller}
         name = peer_name(transport)
         if name is not None:
-            self.app_state = {**self.app_state, CERTIFICATE_NAME: name}
+            self.app_state[CERTIFICATE_NAME] = name
         if len(self.connections) > self.connections_max:
             transport.abort()  # uvicorn's own answer at its limit would need descriptors as well
             return
@@ -163,6 +187,7 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._caller.leave()
         self.unread.pop(self, None)
         if self._next_look is not None:
             self._next_look.cancel()
@@ -191,13 +216,22 @@ class DeadlineProtocol(H11Protocol):
 
 class EndingApp:
     """``app``, but what is being answered when the server's time is over gets a 503, so that the
-    client asks again. uvicorn cancels it, and would log that as an application's failure."""
+    client asks again. uvicorn cancels it, and would log that as an application's failure.
+
+    A request that changes nothing ends with its connection: of a list of ten thousand topics
+    nobody wants the rest. One that changes something goes on to its end, whoever waits for it: half
+    of a change is worse than all of it. Whoever asks for changes and leaves would have as many
+    under way as it likes, so of one address ``LEFT_MAX`` go on at a time, and more are refused.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._changing: dict[str, list[Caller]] = {}
+        """By address: who has asked for the changes that are under way."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
+        caller: Caller = scope.get("state", {}).get(CALLER) or Caller("")
 
         async def noting(event: Message) -> None:
             nonlocal begun
@@ -205,12 +239,42 @@ class EndingApp:
             await send(event)
 
         try:
-            await self._app(scope, receive, noting)
+            if scope["method"] in READ_ONLY:
+                await self._read(caller, scope, receive, noting)
+            else:
+                await self._change(caller, scope, receive, noting)
         except asyncio.CancelledError:
+            if caller.gone:
+                log.debug("http request ended: its client has gone", path=scope.get("path"))
+                return
             log.info("http request not answered: this server ends", path=scope.get("path"))
             if not begun:
                 answer = JSONResponse({"reason": "this server ends; ask again"}, status_code=503)
                 await answer(scope, receive, send)
+
+    async def _read(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        caller.reading = asyncio.current_task()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            caller.reading = None
+
+    async def _change(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        changing = self._changing.setdefault(caller.host, [])
+        if sum(each.gone for each in changing) >= LEFT_MAX:
+            text = (
+                f"{LEFT_MAX} requests of {caller.host} go on whose clients have gone; ask again "
+                "when some have ended"
+            )
+            await JSONResponse({"reason": text}, status_code=503)(scope, receive, send)
+            return
+        changing.append(caller)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            changing.remove(caller)
+            if not changing:
+                self._changing.pop(caller.host, None)
 
 
 class HttpServer:

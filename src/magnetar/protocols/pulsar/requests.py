@@ -5,12 +5,16 @@ one after the other, in the order in which they came. Requests about nothing in 
 by side. Past ``REQUESTS_MAX`` waiting or running, or ``REQUEST_BYTES_MAX`` of them together, the
 connection is told so (``requests_crowded``) and is not read until half of them are answered.
 
+When the client has gone, large answers, which change nothing, are not worked on any more; other
+requests end as they would.
+
 A request that ends with an error that is none of ours ends the connection: its client must not
 wait for an answer that will not come.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -60,6 +64,7 @@ class Requests:
         self._count = 0
         self._bytes = 0
         self._crowded = False
+        self._large: asyncio.Task[None] | None = None
 
     def begin(self, client: Requester, subject: Subject, command: BaseCommand, size: int) -> None:
         """Answer ``command`` of ``client``, which came in ``size`` bytes, once its subject is
@@ -75,11 +80,22 @@ class Requests:
             return
         self._subjects[subject] = waiting = deque()
         name = f"{subject[0]} {subject[1]}"
-        self._spawn(client, self._run_subject(client, subject, command, waiting), name, size)
+        task = self._spawn(client, self._run_subject(client, subject, command, waiting), name, size)
+        if subject == LARGE:
+            self._large = task
+            task.add_done_callback(self._large_ended)
+
+    def _large_ended(self, _task: asyncio.Task[None]) -> None:
+        self._large = None
+
+    def hang_up(self) -> None:
+        """The client has gone."""
+        if self._large is not None:
+            self._large.cancel()
 
     def _spawn(
         self, client: Requester, request: Coroutine[None, None, None], name: str, size: int
-    ) -> None:
+    ) -> asyncio.Task[None]:
         """``size``: of the command that it begins with."""
         self._counted(client, 1, size)
 
@@ -88,6 +104,7 @@ class Requests:
 
         task = self._scope.spawn(request, f"{client.peer} {name}", fails(failed))
         task.add_done_callback(lambda _: self._counted(client, -1, -size))
+        return task
 
     async def _run_subject(
         self,

@@ -191,6 +191,7 @@ class Session(FramedConnection):
         services = self.services
         services.sessions.pop(self, None)
         services.metrics.broker_connections.set(len(services.sessions))
+        self._requests.hang_up()
         self._tell_taken()
         if self._rate_hold is not None:
             self._rate_hold.end()

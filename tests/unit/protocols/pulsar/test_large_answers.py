@@ -111,6 +111,28 @@ def test_lists_are_made_as_their_client_reads_them() -> None:
     run(scenario)
 
 
+def test_a_list_is_not_made_for_a_client_that_left() -> None:
+    async def scenario(world: World) -> None:
+        ended, never = list[str](), asyncio.Event()
+
+        async def found(namespace: str) -> list[TopicName]:
+            try:
+                await never.wait()
+            finally:
+                ended.append(namespace)
+            return []
+
+        world.services.topics.names = found  # type: ignore[method-assign]
+        peer = await greeted(world)
+        peer.feed(b"".join(encode_command(listing(each)) for each in range(3)))
+        await turns(20)
+        peer.lose()
+        await turns(20)
+        assert ended == [NAMESPACE], "and none of those behind it is begun"
+
+    run(scenario)
+
+
 def test_schemas_are_told_as_their_client_reads_them() -> None:
     async def scenario(world: World) -> None:
         peer = await greeted(world)

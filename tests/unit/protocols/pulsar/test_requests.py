@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.protocols.pulsar.requests import (
+    LARGE,
     REQUEST_BYTES_MAX,
     REQUESTS_MAX,
     SIDE_BY_SIDE,
@@ -29,13 +30,18 @@ class Client:
         self.closed = False
         self.begun: list[int] = []
         self.crowded: list[bool] = []
+        self.cancelled: list[int] = []
         self._ends: dict[int, asyncio.Future[None]] = {}
 
     async def answer(self, command: BaseCommand) -> None:
         number = command.success.request_id
         self.begun.append(number)
         self._ends[number] = asyncio.get_running_loop().create_future()
-        await self._ends[number]
+        try:
+            await self._ends[number]
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            raise
 
     async def end(self, number: int, error: Exception | None = None) -> None:
         future = self._ends.pop(number)
@@ -151,6 +157,26 @@ def test_nothing_more_is_begun_for_a_client_that_left() -> None:
         client.closed = True
         await client.end(0)
         assert client.begun == [0]
+
+    run(scenario)
+
+
+def test_a_large_answer_is_not_worked_on_for_a_client_that_left() -> None:
+    """The list of a namespace was made to its end, for each connection that had asked for one."""
+
+    async def scenario(client: Client, requests: Requests) -> None:
+        for number, subject in enumerate((FIRST, LARGE, LARGE, SIDE_BY_SIDE)):
+            requests.begin(client, subject, request(number), SIZE)
+        await settled()
+        client.closed = True
+        requests.hang_up()
+        await settled()
+        assert client.cancelled == [1]
+        assert sorted(client.begun) == [0, 1, 3]
+        for number in (0, 3):  # what may change something goes on
+            await client.end(number)
+        requests.hang_up()
+        assert client.cancelled == [1]
 
     run(scenario)
 
