@@ -245,6 +245,22 @@ def test_a_copy_that_is_damaged_in_the_middle_is_found_and_replaced(cluster: Clu
     assert told(*everything)["sound"], "the replaced copy is sound, also after a restart"
 
 
+def test_a_damaged_copy_of_an_open_ledger_is_replaced(cluster: Cluster) -> None:
+    """It was left as long as the ledger was open, and found each time."""
+    ledger_id = asyncio.run(leave_open(cluster, 25))
+    victim = all_named(cluster, ledger_id)[0][2]
+    damage(cluster, victim, b"entry 20")
+    about = ("ledger", "verify", str(ledger_id), "--metadata", cluster.metadata_url)
+    found = told(*about, "--repair", code=1)
+    (finding,) = found["findings"]
+    assert (finding["firstEntryId"], finding["bookieId"]) == (20, victim)
+    assert (found["replaced"], found["notRepaired"]) == (1, []), found
+    assert told(*about)["sound"]
+    explained = told("ledger", "explain", str(ledger_id), "--metadata", cluster.metadata_url)
+    assert explained["state"] == "OPEN"
+    assert asyncio.run(recovered(cluster, ledger_id)) == 24
+
+
 def test_missing_copies_and_silent_bookies_are_told_apart(cluster: Cluster) -> None:
     (one,) = asyncio.run(write_closed(cluster, 1, 50))
     ensemble = all_named(cluster, one)[0]

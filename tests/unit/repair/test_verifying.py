@@ -19,10 +19,10 @@ from magnetar.model.errors import (
     TooManyRequestsError,
 )
 from magnetar.model.ids import BookieId, LedgerId
-from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
+from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, LedgerState
 from magnetar.repair.copying import Copier
 from magnetar.repair.insight import verifying
-from magnetar.repair.insight.faults import Fault
+from magnetar.repair.insight.faults import Fault, Finding
 from magnetar.repair.insight.verifying import Verified, Verifier
 from magnetar.repair.throttle import Throttle
 from magnetar.wire.bookie.availability import Group, condense
@@ -270,23 +270,52 @@ def test_what_no_bookie_holds_soundly_is_left() -> None:
     asyncio.run(work())
 
 
+def still_written(cluster: Cluster) -> None:
+    """Its last entry, 29, is not known to be confirmed."""
+    cluster.metadata = replace(cluster.metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0)
+
+
 def test_what_may_still_be_written_is_neither_missing_nor_mended() -> None:
     """Of the last fragment of an open ledger a bookie may lack what the ack quorum holds."""
     cluster = Cluster()
-    cluster.metadata = replace(
-        cluster.metadata, state=type(cluster.metadata.state).OPEN, last_entry_id=-1, length=0
-    )
+    still_written(cluster)
     del cluster.bookies[NAMES[3]].ledgers[1].entries[25]
-    cluster.spoil(NAMES[2], 26)
+    cluster.spoil(NAMES[2], 29)
 
     async def work() -> None:
         found = await cluster.verifier.verify(1)
         assert found.entries == 29, "the last entry is not known to be confirmed"
-        assert places(found) == [("b2", Fault.DAMAGED, [26])]
+        assert places(found) == []
+        # As if it had been looked at it, and lost again by the one who confirmed it.
+        found.findings.append(Finding(range(29, 30), NAMES[2], Fault.DAMAGED, ""))
         mended = await cluster.verifier.mend(found, cluster.copier, cluster.mark)
-        assert mended.given == 0
+        assert (mended.given, mended.marked) == (0, ())
         del cluster.bookies[NAMES[2]].ledgers[1].entries[25]
         found = await cluster.verifier.verify(1)
         assert ("b3", Fault.MISSING, [25]) in places(found), "now the ack quorum lacks it"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("closed_at", [None, 28, 30])
+def test_what_an_open_ledger_has_confirmed_is_given_again(closed_at: int | None) -> None:
+    """It was left damaged as long as the ledger was open, and ``verify`` said so for ever."""
+    cluster = Cluster()
+    still_written(cluster)
+    sound = dict(cluster.bookies[NAMES[2]].ledgers[1].entries)
+    for entry_id in (5, 12, 26, 28):
+        cluster.spoil(NAMES[2], entry_id)
+
+    async def work() -> None:
+        found = await cluster.verifier.verify(1)
+        assert [each[2] for each in places(found)] == [[5], [12], [26], [28]]
+        cluster.put(30, DIGEST.build(30, 29, 310, PAYLOAD))  # its writer goes on
+        if closed_at is not None:  # meanwhile
+            cluster.metadata = cluster.metadata.with_close(closed_at, 10 * closed_at + 10)
+        mended = await cluster.verifier.mend(found, cluster.copier, cluster.mark)
+        assert (mended.given, mended.marked, mended.left) == (4, (), ())
+        assert (await cluster.verifier.verify(1)).sound
+
+    asyncio.run(work())
+    entries = cluster.bookies[NAMES[2]].ledgers[1].entries
+    assert {each: entries[each] for each in sound} == sound

@@ -16,6 +16,8 @@ says what is wrong with them).
 * ``mend`` gives a bookie again what it holds damaged: the sound copy of another, under the same
   entry id, which takes the place of the damaged one there. Nothing is taken from the bookie, and
   the metadata stays, so that an entry has no copy fewer at any moment, whatever ends in between.
+  So it is with the confirmed entries of a ledger that is still written: they never change, and
+  its writer goes on beside it (docs/adr/0224-open-ledgers-get-sound-copies.md).
   What is missing is left to repair: the ledger is marked
   (docs/adr/0101-a-damaged-copy-is-given-again.md).
 """
@@ -268,7 +270,7 @@ class Verifier:
             if each.fault is Fault.DIFFERS
         ]
         given = 0
-        for part, slot, ids in _damaged(metadata, found.findings):
+        for part, slot, ids in _damaged(metadata, found):
             count, why = await self._give(metadata, part, slot, ids, copier)
             given += count
             left += [why] if why else []
@@ -409,15 +411,23 @@ def _below_ack_quorum(layout: CopyLayout, section: Section) -> bool:
     )
 
 
-def _damaged(
-    metadata: LedgerMetadata, findings: Sequence[Finding]
-) -> Iterator[tuple[Part, int, range]]:
+def _damaged(metadata: LedgerMetadata, found: Verified) -> Iterator[tuple[Part, int, range]]:
     """What is damaged of what never changes any more, by fragment and slot."""
-    for part in parts_of(metadata):
-        for each in findings:
+    for part in _confirmed_parts(metadata, found.entries):
+        for each in found.findings:
             if each.fault is not Fault.DAMAGED or each.bookie_id not in part.fragment.bookies:
                 continue
             start = max(each.entry_ids.start, part.entry_ids.start)
             ids = range(start, min(each.entry_ids.stop, part.entry_ids.stop))
             if ids:
                 yield part, part.fragment.bookies.index(each.bookie_id), ids
+
+
+def _confirmed_parts(metadata: LedgerMetadata, stop: EntryId) -> Iterator[Part]:
+    """``parts_of``, and of the last fragment of a ledger that is not closed what lies below
+    ``stop``: what was confirmed when it was looked at stays so. An entry behind that may be
+    dropped by recovery, or be written again by the writer, and is not touched."""
+    yield from parts_of(metadata)
+    last = metadata.fragments[-1]
+    if not metadata.closed and last.first_entry_id < stop:
+        yield Part(last, range(last.first_entry_id, stop))
