@@ -2,26 +2,35 @@
 
 A bookie is emptied the same way whether it serves still (decommission) or not (recover): it is
 noted as leaving (``switches``), the auditor marks its ledgers, workers give its places to others.
-The one who asks waits, and need not: the work goes on without.
+The one who asks waits, also while the store does not answer, and need not: the work goes on
+without.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
 
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.errors import NoNodeError, NoSuchBookieError
+from magnetar.model.errors import MetadataUnavailableError, NoNodeError, NoSuchBookieError
 from magnetar.model.ids import BookieId
 from magnetar.repair.election import Election
 from magnetar.repair.marks import ShortageMark, ShortageMarks
 from magnetar.repair.naming import ledgers_naming
 from magnetar.repair.switches import Switches
 from magnetar.wire.bookie.metadata_service import PROCESS_PROPERTY
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 LOOK_S = 1.0
 
@@ -156,15 +165,26 @@ class Operating:
         """Have the bookie emptied, and return when no ledger names it; ``told`` is called with how
         many do, now and then. The bookie stays noted as leaving: ``forget`` ends that."""
         await self.switches.leave(bookie_id)
-        while left := await self.ledgers_of(bookie_id):
+        while left := await self.patiently(partial(self.ledgers_of, bookie_id)):
             told(left)
             await asyncio.sleep(LOOK_S)
         told(0)
 
     async def wait_ended(self, bookie_id: BookieId) -> None:
         """Return when the bookie is not registered any more."""
-        while await self.is_registered(bookie_id):  # noqa: ASYNC110 - each look asks the store
+        registered = partial(self.is_registered, bookie_id)
+        while await self.patiently(registered):  # noqa: ASYNC110 - each look asks the store
             await asyncio.sleep(LOOK_S)
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the store says to ``ask``, which changes nothing, however often it must be asked:
+        who waits for hours does not end with a pause of the store."""
+        while True:
+            try:
+                return await ask()
+            except MetadataUnavailableError as error:
+                log.warning("waits for the metadata store", error=str(error))
+                await asyncio.sleep(LOOK_S)
 
     async def forget(self, bookie_id: BookieId) -> None:
         """A bookie that is empty, and has ended, is none of the cluster any more: its cookie goes,

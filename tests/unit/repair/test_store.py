@@ -8,13 +8,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.env.metadata_stores.sqlite_metadata import SqliteMetadataStore
 from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connections.registry import BookieRegistry
-from magnetar.model.errors import NoSuchBookieError, SessionExpiredError
+from magnetar.model.errors import (
+    MetadataUnavailableError,
+    NoSuchBookieError,
+    SessionExpiredError,
+)
 from magnetar.model.ids import BookieId, EntryId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata
+from magnetar.repair import operating as operating_module
 from magnetar.repair.election import Election
 from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar.repair.operating import Operating
@@ -326,5 +332,38 @@ def test_a_vote_that_cannot_be_read_has_its_place(tmp_path: Path) -> None:
             await other.withdraw()
             await asyncio.wait_for(waiting, 10)
             assert await mine.auditor() == "mine"
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_hours_does_not_end_with_a_pause_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`magnetar bookie decommission` did, after 15 s, though all the work went on."""
+    monkeypatch.setattr(operating_module, "LOOK_S", 0.0)
+
+    async def run() -> None:
+        async with opened(tmp_path) as store:
+            manager, registry = LedgerManager(store), BookieRegistry(store)
+            await manager.initialize(create=True)
+            operating = Operating(store, manager, registry, 60)
+            pauses, children = 3, store.children
+
+            async def sometimes(path: str) -> list[str]:
+                nonlocal pauses
+                if pauses:
+                    pauses -= 1
+                    raise MetadataUnavailableError("ZooKeeper did not answer within 15 s")
+                return await children(path)
+
+            await operating.switches.leave(BookieId("b1"))
+            monkeypatch.setattr(store, "children", sometimes)
+            told: list[int] = []
+            with capture_logs() as logs:
+                await operating.empty(BookieId("b1"), told.append)
+                await operating.wait_ended(BookieId("b1"))
+            assert told == [0]
+            assert [each["event"] for each in logs] == ["waits for the metadata store"] * 3
+            registry.close()
 
     asyncio.run(run())
