@@ -18,6 +18,7 @@ from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.ledger.reading.reader import read_policy
 from magnetar.model.ids import BookieId
 from magnetar.repair.copying import Copier
+from magnetar.repair.giving_up import GivingUp
 from magnetar.repair.insight.bookies import KnownBookies
 from magnetar.repair.insight.explaining import Explainer
 from magnetar.repair.insight.planning import MovePlanner, plan_view
@@ -88,6 +89,10 @@ class Insight:
             waits.append("nobody repairs (start magnetar autorecovery)")
         rate = self.config.repair.copy_bytes_per_s
         return plan_view(moves, rate, await operating.workers(), refusals, waits)
+
+    @property
+    def giving_up(self) -> GivingUp:
+        return GivingUp(self.access.manager, self.access.pool, self._timeout_s)
 
     @property
     def bookies(self) -> KnownBookies:

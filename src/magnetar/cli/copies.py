@@ -13,6 +13,7 @@ import click
 from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.recovery import Bar, look, metadata_option
 from magnetar.config_loading import BYTE_UNITS, whole_number
+from magnetar.ledger.given_up import GIVEN_UP_KEY
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import BookieId
 
@@ -144,8 +145,9 @@ def delete(ledger_id: int, force: bool, metadata: str) -> None:
     async def work(insight: Any) -> None:
         if not force:
             found = await insight.ledger_metadata(ledger_id)
-            if found["custom"]:
-                owner = ", ".join(f"{name}={value}" for name, value in found["custom"].items())
+            owners = {k: v for k, v in found["custom"].items() if k != GIVEN_UP_KEY}
+            if owners:
+                owner = ", ".join(f"{name}={value}" for name, value in owners.items())
                 raise ConfigError(
                     f"ledger {ledger_id} belongs to {owner}: give --force to delete it"
                 )
@@ -188,6 +190,7 @@ class _Verifying:
             "replaced": 0,
             "marked": [],
             "notRepaired": [],
+            "givenUp": [],
         }
 
     async def run(self) -> dict[str, Any]:
@@ -220,6 +223,9 @@ class _Verifying:
         told["copies"] += found.copies
         told["bytes"] += found.byte_count
         told["sound"] = told["sound"] and found.sound
+        if found.given_up is not None:
+            row = {"ledgerId": found.ledger_id, "what": found.given_up.text}
+            told["givenUp"].append({**row, "atMs": found.given_up.at_ms})
         room = LISTED_MAX - len(told["findings"])
         told["findingsLeftOut"] += max(0, len(found.findings) - room)
         told["findings"] += [_finding(found.ledger_id, each) for each in found.findings[:room]]
@@ -279,6 +285,8 @@ def _print_verified(told: dict[str, Any]) -> None:
     for each in told["marked"]:
         names = ", ".join(each["bookies"])
         click.echo(f"ledger {each['ledgerId']} is marked: it lacks copies at {names}")
+    for each in told["givenUp"]:
+        click.echo(f"ledger {each['ledgerId']} was closed at an operator's word: {each['what']}")
     for each in told["notRepaired"]:
         click.echo(f"not repaired: ledger {each['ledgerId']}, {each['why']}")
 

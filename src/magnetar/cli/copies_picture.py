@@ -45,6 +45,8 @@ def lines(told: Row) -> Iterator[str]:
     quorums = f"E/Qw/Qa {told['ensembleSize']}/{told['writeQuorum']}/{told['ackQuorum']}"
     yield click.style(f"ledger {told['ledgerId']}  {told['state']}  {quorums}", bold=True)
     yield _extent(told)
+    if told.get("givenUp"):
+        yield f"closed at an operator's word: {told['givenUp']}"
     yield ""
     shown = ""
     for band in _bands(told):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from magnetar.cli.copies import delete, explain, show_metadata, verify
+from magnetar.cli.giving_up import close_at_loss
 from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.rest import RestClient, url_option
 
@@ -18,7 +19,7 @@ BODY_CHARACTERS_MAX = 100
 
 @click.group()
 def ledger() -> None:
-    """Look at ledgers and read their entries. Nothing here fences a ledger.
+    """Look at ledgers and read their entries. Only close-at-loss --accept-loss fences a ledger.
 
     \b
     Examples:
@@ -30,7 +31,7 @@ def ledger() -> None:
     """
 
 
-for command in (explain, verify, show_metadata, delete):
+for command in (explain, verify, show_metadata, delete, close_at_loss):
     ledger.add_command(command)
 
 

@@ -52,13 +52,14 @@ def operate(metadata: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(run())
 
 
-def look(metadata: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
-    """What ``work`` gives of an ``Insight`` into that cluster: its bookies can be asked, too."""
+def look(metadata: str, work: Callable[[Any], Awaitable[Any]], level: str = "error") -> Any:
+    """What ``work`` gives of an ``Insight`` into that cluster: its bookies can be asked, too.
+    ``level``: of what is logged (a bookie that is down is an answer, and no warning)."""
     from magnetar import logs
     from magnetar.app.operators import open_insight
 
     config = metadata_config(metadata)
-    logs.configure(replace(config.logging, level="error"))  # a bookie that is down is an answer
+    logs.configure(replace(config.logging, level=level))
 
     async def run() -> Any:
         async with open_insight(config) as insight:

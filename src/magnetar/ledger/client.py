@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from weakref import WeakValueDictionary
 
+import structlog
+
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import MetadataStore
 from magnetar.ledger.bookies import AddFlag, BookiePool, ReadFlag, ReadOnlyReason
@@ -27,6 +29,7 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.catalog.seam import LedgerCatalog
 from magnetar.ledger.catalog.stored_ledger import StoredLedger
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.given_up import given_up_of
 from magnetar.ledger.mending.mending import Mender
 from magnetar.ledger.placing.placement import RandomSource, check_space, choose_ensemble
 from magnetar.ledger.placing.topology import Topology
@@ -44,6 +47,8 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import BookieId, LedgerId
 from magnetar.model.ledger import DigestType, Fragment, LedgerMetadata, Quorums
+
+log = structlog.get_logger(__name__)
 
 UNNUMBERED = LedgerId(-1)
 """The id of a ledger that has none yet."""
@@ -208,6 +213,14 @@ class CatalogClient:
         """
         _check_id(ledger_id)
         metadata = await recover_ledger(self._context, ledger_id)
+        given_up = given_up_of(metadata)
+        if given_up is not None:
+            log.warning(
+                "entries of this ledger were given up at an operator's word",
+                ledger=ledger_id,
+                given_up=given_up.text,
+                why=given_up.why,
+            )
         context = self._context
         end = metadata.last_entry_id
         return LedgerReader(metadata, end, self._pool, self._config, context.policy)
@@ -225,6 +238,11 @@ class CatalogClient:
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
+
+    async def given_up(self, ledger_id: int) -> bool:
+        """Whether an operator has closed it without entries that nobody can read. Raises
+        ``NoSuchLedgerError``, ``MetadataError``."""
+        return given_up_of(await self.read_metadata(ledger_id)) is not None
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """What the store says of the ledger. Raises ``NoSuchLedgerError``."""

@@ -45,6 +45,7 @@ class StoredLedger:
     fenced: bool = False
     deleted: bool = False
     last: int = -1  # when closed
+    given_up: bool = False
 
     @property
     def last_entry_id(self) -> int:
@@ -302,6 +303,9 @@ class MemoryLedgers:
 
         self.process.change(apply)
         return MemoryReader(self, ledger_id, ledger, ledger.last)
+
+    async def given_up(self, ledger_id: int) -> bool:
+        return self._ledger(ledger_id).given_up
 
     async def open_no_recovery(self, ledger_id: int) -> MemoryReader:
         await asyncio.sleep(0)

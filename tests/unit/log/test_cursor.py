@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyroaring import BitMap
+from structlog.testing import capture_logs
 
 from magnetar.config import LedgerConfig
 from magnetar.env.metadata import Versioned
@@ -1446,3 +1447,39 @@ def test_a_note_and_its_position_survive_a_crash_together() -> None:
         await log.close()
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_acknowledgements_are_given_up_with_their_ledger_at_an_operators_word(
+    given_up: bool, left: int
+) -> None:
+    """Of the cursor's ledger nothing is left, or a record that makes no sense: its log was never
+    opened again."""
+
+    async def run() -> None:
+        world = World()
+        positions = await filled(world)
+        log = await Process(world).store(CONFIG, TINY).open(NAME)
+        cursor = await log.cursors.open("s", EARLIEST)
+        cursor.acknowledge_cumulative(positions[3])
+        cursor.acknowledge([positions[20]])
+        await cursor.wait_stored()
+        record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
+        assert record.ledger_id is not None
+        ledger = world.ledgers[record.ledger_id]
+        ledger.entries, ledger.closed = [bytes(OFFSET) + b"no record"] * left, True
+        ledger.last = left - 1
+        ledger.given_up = given_up
+        store = Process(world).store(CONFIG, TINY)
+        if not given_up:
+            with pytest.raises(LogError):
+                await store.open(NAME)
+            return
+        with capture_logs() as logs:
+            cursor = (await store.open(NAME)).cursors.durable()["s"]
+        assert cursor.mark_delete == record.mark_delete == positions[3]
+        assert acked(cursor, positions) == {*positions[:4]}
+        assert any("were given up" in each["event"] for each in logs)
+
+    run_virtual(run())

@@ -245,6 +245,31 @@ def test_a_log_that_was_made_anew_is_another_one() -> None:
     run_virtual(scenario())
 
 
+def test_a_log_whose_end_was_given_up_is_followed_anew() -> None:
+    """A follower that had seen it ended by what it said was a defect."""
+
+    async def scenario() -> None:
+        world = World()
+        config = replace(SMALL, ledger_entries_max=1000)
+        held = await publish(await Process(world).store(config).open(NAME), 0, 6)
+        _, source = await follow(world)
+        await seen(source, held[-1])
+        ledger = world.ledgers[held[-1].ledger_id]
+        ledger.fenced = ledger.closed = True
+        ledger.last = 4
+        log = await Process(world).store(config).open(NAME)
+        await asyncio.sleep(1)
+        with pytest.raises(LogError, match="has lost entries of its end"):
+            await source.read(EARLIEST, 10, 1000)
+        await source.close()
+        await publish(log, 6, 2)
+        _, again = await follow(world)
+        assert values(await read_all(again)) == [0, 1, 2, 3, 4, 6, 7]
+        await again.close()
+
+    run_virtual(scenario())
+
+
 def test_a_log_that_is_gone_is_not_followed_by_what_a_server_remembers() -> None:
     async def scenario() -> None:
         world = World()

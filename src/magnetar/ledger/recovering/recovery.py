@@ -66,7 +66,7 @@ async def recover_ledger(context: LedgerContext, ledger_id: int) -> LedgerMetada
     """
     manager = context.manager
     for _ in range(ATTEMPTS):
-        metadata, version = await _claim(manager, ledger_id)
+        metadata, version = await claim(manager, ledger_id)
         if metadata.closed:
             return metadata
         stored = RecoveringLedger(manager, metadata, version)
@@ -80,8 +80,9 @@ async def recover_ledger(context: LedgerContext, ledger_id: int) -> LedgerMetada
     )
 
 
-async def _claim(manager: LedgerCatalog, ledger_id: int) -> tuple[LedgerMetadata, int]:
-    """Put the ledger IN_RECOVERY unless it is, or is closed."""
+async def claim(manager: LedgerCatalog, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    """Put the ledger IN_RECOVERY unless it is, or is closed. Raises ``LedgerRecoveryError``,
+    ``NoSuchLedgerError``, ``MetadataError``."""
     for _ in range(ATTEMPTS):
         metadata, version = await manager.read(ledger_id)
         if metadata.state is not LedgerState.OPEN:
@@ -137,7 +138,7 @@ class _Recovery:
             raise LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} cannot be fenced: too few of its bookies "
                 f"say where it ends ({listing(told.refusals)}); bring them back, restore what is "
-                f"damaged there, and open it again"
+                f"damaged there, and open it again{self._at_a_loss}"
             )
         return told.start_after
 
@@ -163,7 +164,15 @@ class _Recovery:
         told = listing(self._reads.refusals(entry_id))
         return LedgerRecoveryError(
             f"ledger {self._metadata.ledger_id}: nobody can say whether entry {entry_id} was "
-            f"acknowledged ({told}); bring these bookies back and open it again"
+            f"acknowledged ({told}); bring these bookies back and open it again{self._at_a_loss}"
+        )
+
+    @property
+    def _at_a_loss(self) -> str:
+        """The way out where that cannot be done, which only an operator may take."""
+        return (
+            "; what closing it without them would give up: magnetar ledger close-at-loss "
+            f"{self._metadata.ledger_id}"
         )
 
     async def _close(self, start_after: EntryId, last: EntryId) -> LedgerMetadata:
@@ -183,7 +192,7 @@ class _Recovery:
         except MagnetarError as error:
             raise LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} cannot be closed: its last entry cannot be "
-                f"read: {error}"
+                f"read: {error}{self._at_a_loss}"
             ) from error
         return self._reads.digest.verify(bytes(entry.data), entry_id)[1]
 

@@ -241,6 +241,14 @@ class Chain:
         self.replace_ledgers(ledgers)
         return [each.ledger_id for each in former if self.stored(each.ledger_id) != each.stored]
 
+    def loses_end(self, ledgers: Sequence[LedgerInfo], first_offset: int) -> bool:
+        """Whether a chain of ``ledgers`` lacks messages that are confirmed here: its last one was
+        closed without them (``ledger.given_up``, or unsafe settings)."""
+        if ledgers and not ledgers[-1].closed and ledgers[-1].ledger_id == self.open_ledger_id:
+            return False  # it is seen less of it, and it may be the same
+        closed = (info.messages or info.entries for info in ledgers if info.closed)
+        return first_offset + sum(closed) < self.end_offset
+
     # -- asking for ledgers -------------------------------------------------------------------
 
     def _index(self, ledger_id: int) -> int | None:

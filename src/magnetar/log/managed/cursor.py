@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+import structlog
+
 from magnetar.log.ack_store import AckStore
 from magnetar.log.acked_cursor import AckedCursor
 from magnetar.log.acknowledgements import AckImage, AckState, LedgerChain
@@ -19,11 +21,15 @@ from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.log.seam import Binding, CursorLending
-from magnetar.model.errors import LogError, MagnetarError
+from magnetar.model.errors import EntryDamagedError, LogError, MagnetarError, ProtocolError
 from magnetar.model.ids import Position
+
+log = structlog.get_logger(__name__)
 
 RECOVERY_BATCH_ENTRIES = 1_000
 RECOVERY_BATCH_BYTES = 4 << 20
+_FOR_GOOD = (EntryDamagedError, ProtocolError, type(None))
+"""Why a cursor's ledger cannot be read, if that does not pass by itself."""
 
 
 class ManagedCursor(AckedCursor):
@@ -87,7 +93,22 @@ async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Se
     if record.ledger_id is None:
         return ()
     reader = await ledgers.open(record.ledger_id)
-    return await _read_images(name, record.ledger_id, reader)
+    try:
+        return await _read_images(name, record.ledger_id, reader)
+    except LogError as error:
+        passes = not isinstance(error.__cause__, _FOR_GOOD)
+        if passes or not await ledgers.given_up(record.ledger_id):
+            raise
+        # An operator has closed it without what nobody can read (``ledger.given_up``), so that the
+        # log is opened. What the node says was stored, too, and lies before: nothing is skipped.
+        log.warning(
+            "acknowledgements were given up with entries of their ledger: what came since the "
+            "mark-delete position is delivered again",
+            cursor=name,
+            mark_delete=str(record.mark_delete),
+            error=str(error),
+        )
+        return ()
 
 
 def state_of(chain: LedgerChain, record: CursorRecord, images: Sequence[AckImage]) -> AckState:

@@ -261,6 +261,13 @@ class FollowedLog:
         if told is News.GONE:
             raise self._end(self._no_such_log())
         if told is News.NEW:
+            if self._chain.loses_end(read.record.ledgers, read.record.first_offset):
+                raise self._end(
+                    LogError(
+                        f"log {self.name} has lost entries of its end that were seen here: "
+                        "follow it again"
+                    )
+                )
             self._known = read
             self._take_chain(read)
 

@@ -141,6 +141,10 @@ class Ledgers(Protocol):
 
     async def delete(self, ledger_id: int) -> None: ...
 
+    async def given_up(self, ledger_id: int) -> bool:
+        """An operator has closed it without entries that nobody can read."""
+        ...
+
     async def check_space(
         self, quorums: Quorums | None = None, ledger_id: int | None = None
     ) -> None:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from magnetar.ledger.given_up import given_up_of
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import DigestError, NoEntryError, NoLedgerError
 from magnetar.model.ids import BookieId, EntryId
@@ -98,6 +99,7 @@ def explanation(
     """As JSON has it."""
     metadata, found = layout.metadata, sections(layout)
     lost = [bookie for bookie in gone if any(bookie in one.bookies for one in metadata.fragments)]
+    given_up = given_up_of(metadata)
     return {
         "ledgerId": int(metadata.ledger_id),
         "state": metadata.state.name,
@@ -107,6 +109,7 @@ def explanation(
         "lastConfirmed": layout.last_confirmed,
         "lastEntry": layout.last_entry,
         "length": metadata.length if metadata.closed else None,
+        "givenUp": None if given_up is None else given_up.text,
         "bookies": _bookies(layout, silent, found),
         "fragments": _fragments(layout, found),
         "now": _forecast(layout, found, ()),

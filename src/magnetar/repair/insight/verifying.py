@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from magnetar.ledger.bookies import ReadFlag
+from magnetar.ledger.given_up import GivenUp, given_up_of
 from magnetar.ledger.replies import Refusal, reply
 from magnetar.model.errors import (
     BookieIOError,
@@ -91,7 +92,8 @@ class Unchecked(NamedTuple):
 
 @dataclass
 class Verified:
-    """Of one ledger. ``copies`` and ``byte_count``: read and sound."""
+    """Of one ledger. ``copies`` and ``byte_count``: read and sound. ``given_up``: what an operator
+    has closed it without."""
 
     ledger_id: int
     entries: int = 0
@@ -101,6 +103,7 @@ class Verified:
     unchecked: list[Unchecked] = field(default_factory=list)
     gone: bool = False
     """It was deleted meanwhile."""
+    given_up: GivenUp | None = None
 
     @property
     def sound(self) -> bool:
@@ -179,6 +182,7 @@ class Verifier:
         all_sections = sections(layout)
         confirmed = [section for section in all_sections if section.confirmed]
         found = Verified(int(metadata.ledger_id), entries=layout.last_confirmed + 1)
+        found.given_up = given_up_of(metadata)
         findings = [*_missing(layout, confirmed)]
         if self.contents is not None:
             self.contents.begin(int(metadata.ledger_id))
