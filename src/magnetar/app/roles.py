@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import structlog
 from magnetar.app.fate import Fate
 from magnetar.config import BookieConfig, Config
 from magnetar.env.files.data_dir import DataDir
+from magnetar.env.metadata import SessionState
 from magnetar.env.metadata_stores.zookeeper_server import EnsembleMember, ZooKeeperServer
 from magnetar.env.network.listening import ANY_ADDRESS, advertised_host, bind, check_free
 from magnetar.env.tasks import TaskScope, ends_role
@@ -35,7 +37,8 @@ async def run_bookie(
     """``magnetar bookie``."""
     from magnetar.app.outside import real
     from magnetar.app.process import Process
-    from magnetar.app.repairing import follow_refusals, start_beside_bookie
+    from magnetar.app.refusals import follow_refusals
+    from magnetar.app.repairing import start_beside_bookie
     from magnetar.app.role_http import bind_http, serve_bookie
 
     fate = Fate(stopped)
@@ -98,12 +101,27 @@ async def run_autorecovery(
 
 async def open_autorecovery(process: Process) -> str:
     """The whole of the role; returns the name by which it is known in the metadata store."""
+    from magnetar.app.outside import SOCKET_SCHEME
     from magnetar.app.repairing import start_autorecovery
     from magnetar.app.storage import open_cluster, open_metadata
 
-    cluster = await open_cluster(await open_metadata(process), process.outside)
+    metadata = await open_metadata(process)
+    if process.config.metadata.url.startswith(SOCKET_SCHEME):
+        process.stack.callback(metadata.watch_session(partial(_ends_with_standalone, process)))
+    cluster = await open_cluster(metadata, process.outside)
     recovery = await start_autorecovery(process, cluster, "autorecovery")
     return recovery.name
+
+
+def _ends_with_standalone(process: Process, state: SessionState) -> None:
+    """ZooKeeper gives who has lost a session another one; a process that has ended gives none."""
+    if state is SessionState.EXPIRED:
+        process.fate.fail(
+            MetadataUnavailableError(
+                "the standalone whose ledgers are repaired here has ended; start this again when "
+                "it runs"
+            )
+        )
 
 
 def named_bookie(config: BookieConfig, data_dir: Path) -> BookieConfig:

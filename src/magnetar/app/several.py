@@ -18,22 +18,20 @@ docs/adr/0092-brokers-of-one-machine.md.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from magnetar.app.children import Child, Children, Probe
 from magnetar.app.fate import Fate
+from magnetar.app.metadata_socket import share_metadata
 from magnetar.app.outside import real
 from magnetar.app.partitions import NOT_SET, with_partitions
 from magnetar.app.process import Process
@@ -42,21 +40,12 @@ from magnetar.app.standalone import check_bookies, start_bookies
 from magnetar.app.storage import open_cluster, open_metadata
 from magnetar.config import Config
 from magnetar.env.files.data_dir import DataDir
-from magnetar.env.metadata import MetadataStore
-from magnetar.env.metadata_stores.socket_metadata import SCHEME
-from magnetar.env.metadata_stores.socket_metadata_server import MetadataServer
 from magnetar.env.network.free_ports import free_port
 from magnetar.env.network.listening import ANY_ADDRESS, advertised_host, bind, host_port
 from magnetar.env.tasks import TaskScope, ends_role
-from magnetar.model.errors import ConfigError, StartError
+from magnetar.model.errors import ConfigError
 
 log = structlog.get_logger(__name__)
-
-SOCKET_NAME: Final = "metadata"
-SOCKET_BYTES_MAX: Final = 107
-"""Of a Unix socket's path (Linux)."""
-PREFIX: Final = "magnetar-"
-LINK_NAME: Final = "metadata-socket"
 
 
 class Ports(NamedTuple):
@@ -102,7 +91,7 @@ async def run_standalone(
         wanted = wanted._replace(settings=(*wanted.settings, "--set", f"http.health_of={own_url}"))
         url = config.metadata.url
         if not url.startswith("zk://"):
-            url = await _share(process, metadata, data_dir.path)
+            url = await share_metadata(process, metadata, data_dir.path)
         # Replicas reach one another through Kafka's ports: without those none are kept.
         kept = with_partitions(config, data_dir.path) if config.kafka.listens else config
         where = await start_brokers(process, wanted, url, kept.partition.directory, ports)
@@ -133,39 +122,6 @@ async def run_cluster(
         await fate.wait()
         log.info("ending")
     log.info("ended")
-
-
-async def _share(process: Process, metadata: MetadataStore, data_dir: Path) -> str:
-    """Let the brokers have this process's metadata; returns where."""
-    path = socket_place(process.stack, data_dir)
-    server = MetadataServer(metadata, ends_role(process.fate.fail))
-    process.stack.push_async_callback(server.close)
-    await server.start(path)
-    return f"{SCHEME}{path}"
-
-
-def socket_place(stack: AsyncExitStack, data_dir: Path) -> Path:
-    """Where the socket is to be, until ``stack`` ends: in a directory that nobody else may enter,
-    and not in ``data_dir``, for its path must be short. A link there says where, so that what a
-    process that was killed has left is removed at the next start: the directory is ours alone, so
-    that process has ended. Raises ``StartError``."""
-    link = data_dir / LINK_NAME
-    with suppress(OSError):  # there is none
-        left = link.readlink()
-        if left.name.startswith(PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-        link.unlink()
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
-    path = folder / SOCKET_NAME
-    if len(os.fsencode(path)) > SOCKET_BYTES_MAX:
-        raise StartError(
-            f"the socket {path}, by which brokers are to reach the metadata, has a path of more "
-            f"than {SOCKET_BYTES_MAX} bytes; set TMPDIR to a directory whose path is shorter"
-        )
-    with suppress(OSError):  # a file system without links: then it stays after a kill
-        link.symlink_to(folder)
-        stack.callback(link.unlink, missing_ok=True)
-    return path
 
 
 async def start_brokers(

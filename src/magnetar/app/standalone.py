@@ -14,9 +14,11 @@ import structlog
 
 from magnetar.app.checks import bookie_check
 from magnetar.app.fate import Fate
+from magnetar.app.metadata_socket import share_with_operators
 from magnetar.app.outside import real
 from magnetar.app.partitions import with_partitions
 from magnetar.app.process import Process
+from magnetar.app.refusals import follow_refusals
 from magnetar.app.serving import (
     BrokerParts,
     Membership,
@@ -106,6 +108,8 @@ async def _start(process: Process, bookies: int, data_dir: DataDir, leave_limbo:
     membership = Membership(rest.url(config), shares, http_url_tls=rest.tls_url(config))
     broker = await start_broker(process, cluster, ledgers, membership)
     url = await rest.start(process, BrokerParts(cluster, ledgers, broker))
+    if not shares:
+        await share_with_operators(process, metadata, data_dir.path)
     warning = await storage_warning(process)
     plural = "bookie" if bookies == 1 else "bookies"
     kafka = "" if broker.kafka is None else f"{broker.kafka.listening}  "
@@ -127,6 +131,8 @@ async def start_bookies(
     if not process.config.metadata.url.startswith("zk://"):  # where all ids are its own
         for each in started:
             await _check_age(cluster, each, leave_limbo)
+    for each in started:
+        await follow_refusals(process, cluster, each.client.bookie_id, each.core)
     return [each.client for each in started]
 
 

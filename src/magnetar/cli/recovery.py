@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -33,7 +34,8 @@ def metadata_option(command: F) -> F:
         "--metadata",
         required=True,
         envvar="MAGNETAR_METADATA_URL",
-        help="zk://HOST:PORT/ROOT, the cluster's.  [MAGNETAR_METADATA_URL]",
+        help="zk://HOST:PORT/ROOT, the cluster's, or the data directory of a standalone that runs."
+        "  [MAGNETAR_METADATA_URL]",
     )(command)
 
 
@@ -69,12 +71,23 @@ def look(metadata: str, work: Callable[[Any], Awaitable[Any]], level: str = "err
 
 
 def metadata_config(metadata: str) -> Any:
-    """A configuration whose metadata store that is. Raises ``ConfigError``."""
-    if not metadata.startswith("zk://"):
-        raise ConfigError(
-            f"--metadata {metadata!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/ROOT"
-        )
-    return load(None, os.environ, {"metadata.url": metadata})
+    """A configuration whose metadata store that is. Raises ``ConfigError``, and
+    ``MetadataUnavailableError`` for a standalone that does not run."""
+    return load(None, os.environ, {"metadata.url": metadata_url(metadata)})
+
+
+def metadata_url(metadata: str) -> str:
+    """Of a cluster, or of the standalone whose data directory it is. Raises as
+    ``metadata_config``."""
+    if is_clusters(metadata):
+        return metadata
+    from magnetar.app.metadata_socket import find_metadata
+
+    return find_metadata(Path(metadata))
+
+
+def is_clusters(metadata: str) -> bool:
+    return metadata.startswith("zk://")
 
 
 @click.group()
@@ -104,7 +117,7 @@ def status(metadata: str, as_json: bool, follow: bool) -> None:
         while follow and state.marked:
             bar.show(state.marked)
             await asyncio.sleep(1.0)
-            state = await operating.state()
+            state = await operating.patiently(operating.state)
         bar.end(state.marked)
         return state
 
@@ -248,7 +261,7 @@ def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
         if not state.enabled or state.auditor is None:
             why = "repair is off (magnetar recovery enable)"
             if state.enabled:
-                why = "nobody repairs (start magnetar autorecovery)"
+                why = f"nobody repairs (start magnetar autorecovery --metadata {metadata})"
             click.echo(f"this waits: {why}", err=True)
         if serves and not await operating.hears_of_leaving(bookie_id):
             await _switch_to_read_only(operating, bookie_id)
@@ -256,7 +269,14 @@ def _empty(bookie_id: BookieId, metadata: str, serves: bool) -> None:
         await operating.empty(bookie_id, bar.show)
         bar.end(0)
         click.echo(f"no ledger names {bookie_id} any more")
-        if await operating.is_registered(bookie_id):
+        registered = await operating.is_registered(bookie_id)
+        if registered and not is_clusters(metadata):  # it ends with what this command asks
+            click.echo(
+                f"end the standalone, delete the directory of {bookie_id}, start it with one "
+                f"bookie less, and have it forgotten: magnetar bookie recover {bookie_id}"
+            )
+            return
+        if registered:
             click.echo("end the bookie now; this command waits for it, and then forgets it")
             await operating.wait_ended(bookie_id)
         await operating.forget(bookie_id)

@@ -319,7 +319,10 @@ def bookie(
 
 @click.command()
 @click.option("--http-port", type=PORT, help="Health and metrics; 0: a free one.  [none]")
-@click.option("--metadata", help="zk://HOST:PORT/ROOT, the cluster's.")
+@click.option(
+    "--metadata",
+    help="zk://HOST:PORT/ROOT, the cluster's, or the data directory of a standalone that runs.",
+)
 @common_options
 def autorecovery(
     http_port: int | None,
@@ -334,17 +337,22 @@ def autorecovery(
     Bookies do the same beside serving; this runs it in a process of its own, as many as are wanted.
     One of all is the auditor, which finds what is lacking; all repair.
 
+    A standalone with several bookies repairs nothing by itself; this beside it does.
+
     \b
-    Example:
+    Examples:
       magnetar autorecovery --metadata zk://127.0.0.1:2181/magnetar
+      magnetar autorecovery --metadata /var/lib/magnetar
     """
+    from magnetar.cli.recovery import metadata_url
+
     flags: dict[str, object] = {
         "http.port": http_port,
-        "metadata.url": metadata,
+        "metadata.url": None if metadata is None else metadata_url(metadata),
         "logging.level": log_level,
         "logging.json": log_json,
     }
-    config = clustered(configured(file, pairs, flags, NO_HTTP))
+    config = clustered(configured(file, pairs, flags, NO_HTTP), SHARED_METADATA)
     from magnetar.app import roles
 
     process.serve(config, partial(roles.run_autorecovery, config))

@@ -19,7 +19,8 @@ from magnetar.admin.peers import PeerAnswer, PeerError
 from magnetar.app import children as children_module
 from magnetar.app.checks import other_process_check
 from magnetar.app.children import Child, Children, Probe
-from magnetar.app.several import bookies_port, choose_ports, socket_place
+from magnetar.app.metadata_socket import socket_place
+from magnetar.app.several import bookies_port, choose_ports
 from magnetar.config import Config
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.errors import ConfigError, StartError

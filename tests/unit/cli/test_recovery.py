@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from magnetar.app.metadata_socket import LINK_NAME, SOCKET_NAME
 from magnetar.cli.main import cli, run
 from magnetar.cli.recovery import Bar, _switch_to_read_only
 from magnetar.model.errors import ConfigError
@@ -33,6 +36,7 @@ from magnetar.model.ids import BookieId
         ["ledger", "verify", "1"],
         ["ledger", "metadata", "1"],
         ["ledger", "delete", "1"],
+        ["ledger", "close-at-loss", "1"],
     ],
 )
 def test_they_need_a_clusters_metadata(arguments: list[str]) -> None:
@@ -44,6 +48,32 @@ def test_they_need_a_clusters_metadata(arguments: list[str]) -> None:
 def test_a_file_is_no_clusters_metadata(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recovery", "list", "--metadata", "sqlite:/tmp/x"]) == 2
     assert "accepted: zk://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", ["nothing", "a link", "a socket that nobody listens at"])
+@pytest.mark.parametrize("command", [["recovery", "list"], ["autorecovery"]])
+def test_a_standalone_that_does_not_run_is_to_be_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str, command: list[str]
+) -> None:
+    (tmp_path / "metadata.sqlite").touch()
+    if left != "nothing":
+        (tmp_path / LINK_NAME).symlink_to(tmp_path / "gone")
+    if left.startswith("a socket"):
+        (tmp_path / "gone").mkdir()
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(tmp_path / "gone" / SOCKET_NAME))
+    assert run([*command, "--metadata", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"the standalone of {tmp_path} does not run" in said
+    assert f"magnetar standalone --data-dir {tmp_path}" in said
+
+
+@pytest.mark.parametrize("arguments", [["--at", "3"], ["--accept-loss"]])
+def test_a_loss_is_accepted_by_two_words(arguments: list[str]) -> None:
+    about = ["ledger", "close-at-loss", "1", "--metadata", "zk://127.0.0.1:1/none"]
+    refused = CliRunner().invoke(cli, [*about, *arguments])
+    assert refused.exit_code == 2
+    assert "go together" in refused.output
 
 
 def test_help_names_the_commands_of_a_bookie() -> None:
