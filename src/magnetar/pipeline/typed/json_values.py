@@ -219,10 +219,21 @@ def _field(
     missing = None
     if source is None and wanted.has_default:
         try:
-            missing = default_value(wanted.kind, wanted.default)
+            missing = _texts(default_value(wanted.kind, wanted.default))
         except InvalidSchemaError:
             missing = None  # JSON's readers do without
     return wanted.name, names, missing, _reader(wanted.kind, source, place)
+
+
+def _texts(value: Any) -> Any:
+    """Bytes are text here, a character for each byte, as in defaults."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, dict):
+        return {name: _texts(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_texts, value))
+    return value
 
 
 def _of_items(reader: AvroType, items: AvroType, writer: AvroType | None, place: str) -> Reader:

@@ -110,6 +110,20 @@ def test_what_json_leaves_out() -> None:
     assert decoded(new, text)[0][0]["n"] is None, "it could have been written, and was null"
 
 
+def test_defaults_of_bytes_are_text_in_json() -> None:
+    """Those of more than ASCII were no text for Arrow, and each value without them was none."""
+    nested = {"type": "record", "name": "N", "fields": [field("x", "bytes")]}
+    new = json_schema(
+        field("s", "string"),
+        field("b", "bytes", default="\u00ff\u0001z"),
+        field("m", {"type": "map", "values": "bytes"}, default={"k": "\u00fe"}),
+        field("a", {"type": "array", "items": nested}, default=[{"x": "\u00e4"}]),
+    )
+    (row,), faults = decoded(new, [b'{"s":"a"}'], json_schema(field("s", "string")))
+    assert faults.first() is None
+    assert row == {"s": "a", "b": "\xff\x01z", "m": [("k", "\xfe")], "a": [{"x": "\xe4"}]}
+
+
 def test_json_of_what_is_stored_otherwise() -> None:
     schema = json_schema(
         field("t", {"type": "long", "logicalType": "timestamp-millis"}),
