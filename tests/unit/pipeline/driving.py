@@ -103,7 +103,9 @@ class Query:
         """Run the planned micro-batch's tasks, and commit it."""
         values: list[int] = []
         lost = 0
-        for part in self.ranges():
+        parts = self.ranges()
+        self.planner.pin(parts)
+        for part in parts:
             reports = LossReports(fatal=self._options.fail_on_data_loss)
             values += read_values(self._client, part, reports)
             lost += max(reports.messages, reports.losses)
