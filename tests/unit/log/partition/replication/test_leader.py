@@ -155,6 +155,76 @@ def test_a_new_disk_of_a_member_is_another_one() -> None:
     assert leader.pending == (ME, new)
 
 
+THIRD = Member(3, 30)
+THREE = replace(ALONE, replicas=(1, 2, 3), isr=(ME, OTHER, THIRD))
+
+
+def test_who_is_to_leave_counts_until_that_is_stored() -> None:
+    """Until then it can be elected, and must have what is committed."""
+    leader = leading(THREE)
+    leader.appended(4)
+    leader.stored(4)
+    fetched(leader, 4)
+    leader.tick(1001)
+    assert leader.pending == (ME, OTHER)
+    leader.appended(6)
+    leader.stored(6)
+    fetched(leader, 6)
+    assert leader.high_watermark == 0
+    leader.in_doubt()
+    fetched(leader, 6)
+    assert leader.high_watermark == 0, "the outcome is not known"
+    leader.learnt(replace(THREE, isr=(ME, OTHER)))
+    assert leader.high_watermark == 6
+
+
+def test_who_is_to_join_counts_from_then_on() -> None:
+    """It can be elected as soon as that is stored, which is known later."""
+    leader = leading(ALONE)
+    leader.appended(4)
+    leader.stored(4)
+    fetched(leader, 4)
+    assert leader.pending == (ME, OTHER)
+    leader.appended(6)
+    leader.stored(6)
+    leader.in_doubt()
+    leader.stored(6)
+    assert leader.high_watermark == 4
+
+
+def test_nobody_joins_who_has_what_the_epoch_began_with_and_not_all_that_is_committed() -> None:
+    leader = leading(ALONE)
+    leader.appended(100)
+    leader.stored(100)
+    assert (leader.epoch_start, leader.high_watermark) == (0, 100)
+    for offset in (0, 50, 99):
+        fetched(leader, offset)
+        assert leader.pending is None
+    fetched(leader, 100)
+    assert leader.pending == (ME, OTHER)
+
+
+def test_one_whose_disk_was_replaced_takes_its_own_place() -> None:
+    leader, again = leading(THREE), Member(OTHER.broker, 21)
+    fetched(leader, 0, again)
+    assert leader.pending == (ME, THIRD, again)
+    proposed = leader.proposal()
+    assert proposed is not None
+    proposed.check()
+
+
+def test_nothing_is_committed_without_one_that_was_not_heard_of() -> None:
+    """Another has changed the set."""
+    leader = leading(BOTH)
+    leader.learnt(THREE)
+    leader.appended(4)
+    leader.stored(4)
+    fetched(leader, 4)
+    assert leader.high_watermark == 0
+    fetched(leader, 4, THIRD)
+    assert leader.high_watermark == 4
+
+
 def test_one_that_is_always_a_fetch_behind_is_in_sync() -> None:
     """It has had all that there was, a moment ago."""
     leader = leading(BOTH, log_end=4)
