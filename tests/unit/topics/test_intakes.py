@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from magnetar.cluster.ownership import Ownership
+from magnetar.cluster.policies.backlog_quotas import BacklogQuota, BacklogQuotas, QuotaAction
 from magnetar.cluster.topic_name import TopicName
 from magnetar.env.metadata import Versioned
 from magnetar.env.tasks import TaskScope, awaited
@@ -131,6 +132,36 @@ def test_what_is_committed_for_a_terminated_topic_waits_and_ends_no_topic() -> N
         record = await queries.read(QUERY)
         assert record is not None
         assert len(record.commits) == 1
+        await scope.close()
+
+    run(scenario)
+
+
+def test_what_is_committed_for_a_topic_past_its_backlog_quota_waits_for_place() -> None:
+    """Also where producers would fail: what is committed can no more be failed."""
+
+    async def scenario(world: World) -> None:
+        peer = world.peer()
+        await peer.subscribe(topic=TOPIC)
+        await peer.produce(TOPIC)
+        peer.publish(3)
+        await peer.heard()
+        quotas = BacklogQuotas(BacklogQuota(1, -1, QuotaAction.EXCEPTION))
+        await world.broker.control.policies.set_topic(world.topic().name, "backlog_quotas", quotas)
+        queries = Queries(world.metadata)
+        await queries.begin(QUERY, "r1")
+        key = await queries.change(QUERY, partial(committed, 1))
+        scope = TaskScope("intakes", awaited(by="the test"))
+        reading = cast(StagedReading, Staged(key))
+        ownership = world.broker.control.ownership
+        scope.spawn(
+            Intakes(queries, reading, world.services.topics, ownership, scope).run(), "intakes"
+        )
+        await asyncio.sleep(30)
+        log = world.log()
+        assert log.positions.end_offset == 3
+        peer.acknowledge(0, 1, 2)
+        await until(lambda: log.positions.end_offset == 3 + ENTRIES)
         await scope.close()
 
     run(scenario)

@@ -162,6 +162,7 @@ WORTH_ANOTHER_TRY = frozenset(
         ServerError.METADATA,
         ServerError.PERSISTENCE,
         ServerError.SERVICE_NOT_READY,
+        ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,  # producers are to wait
         ServerError.TOO_MANY_REQUESTS,
     }
 )

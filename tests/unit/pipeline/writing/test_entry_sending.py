@@ -154,6 +154,17 @@ def test_refused_producers() -> None:
             sender.send("u", [entry(0)])
 
 
+def test_who_is_to_wait_for_subscriptions_that_are_behind_waits() -> None:
+    with scripted_broker() as broker, sender_to(broker) as sender:
+        broker.refusals = [(ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR, "too far")] * 2
+        sender.send("t", [entry(0)])
+        sender.finish()
+        assert numbers(broker.taken) == [0]
+        broker.refusals = [(ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION, "too far")]
+        with pytest.raises(NotAllowedError, match="topic u: too far"):
+            sender.send("u", [entry(0)])
+
+
 def test_patience_ends() -> None:
     with (
         scripted_broker(lambda _broker, _incoming: None) as broker,
