@@ -206,3 +206,22 @@ def test_a_read_only_broker_is_killed_and_the_place_is_where_it_was(served: Serv
     assert sorted(first + rest) == list(range(40))
     with pytest.raises(pulsar.Timeout):
         at_owner.receive(QUIET_MS)
+
+
+def test_a_rate_of_dispatch_holds_here_too(served: Served) -> None:
+    topic, rate = "read-limited", 50
+    served.publish(topic, 0, 3 * rate)
+    brokers = served.brokers
+    path = f"/admin/v2/persistent/public/default/{topic}"
+    answer = brokers.rest.post(
+        f"http://{brokers.broker_id(OWNER)}{path}/dispatchRate",
+        json={"dispatchThrottlingRateInMsg": rate},
+    )
+    assert answer.is_success, answer.text
+    for kind in (pulsar.ConsumerType.Shared, pulsar.ConsumerType.Exclusive):
+        consumer = served.subscribe(topic, kind)
+        begun_s = time.monotonic()
+        assert receive(consumer, 3 * rate) == list(range(3 * rate))
+        assert time.monotonic() - begun_s >= 1.5, "a burst of a second's, and the rest in two"
+        consumer.unsubscribe()
+        time.sleep(1.5)
