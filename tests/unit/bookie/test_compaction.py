@@ -16,7 +16,12 @@ from structlog.testing import capture_logs
 from magnetar.bookie.bookie import RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage import entry_log
-from magnetar.bookie.storage.entry_log_format import log_ids, log_path
+from magnetar.bookie.storage.entry_log_format import (
+    HEADER_BYTES,
+    RecordWalk,
+    log_ids,
+    log_path,
+)
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
@@ -254,6 +259,156 @@ def test_a_kill_between_any_two_steps_loses_nothing_and_is_repaired(tmp_path: Pa
         assert {"create", "write", "sync", "put", "half", "index", "remove"} <= set(steps)
         for what, copy in snapshots.taken:
             await check(what, copy)
+
+    asyncio.run(scenario())
+
+
+class UnmovedIndex(LocationIndex):
+    """Compaction cannot point it to a new log, ``fails`` times."""
+
+    fails = 1 << 30
+    refused = 0
+
+    def put_locations(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
+        if self.refused < self.fails:
+            self.refused += 1
+            raise BookieIOError("the index takes nothing")
+        super().put_locations(rows)
+
+
+class UnreadDisk(RealDisk):
+    """The records, or the footer, of the log ``bad`` cannot be read."""
+
+    bad = ""
+    part = "records"
+    refused = 0
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        file = super().open(path, create=create)
+        return UnreadFile(file, self) if path.suffix == ".log" else file
+
+
+class UnreadFile:
+    def __init__(self, file: DiskFile, disk: UnreadDisk) -> None:
+        self._file, self._disk = file, disk
+        self.path = file.path
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, byte_count: int, offset: int) -> bytes:
+        part = "records" if offset == HEADER_BYTES else "footer"
+        if self.path.name == self._disk.bad and offset and part == self._disk.part:
+            self._disk.refused += 1
+            raise OSError(errno.EIO, "Input/output error", str(self.path))
+        return self._file.pread(byte_count, offset)
+
+
+async def whole_and_not_moved_to(root: Path) -> int:
+    """A compacted log beside its sources, to which the index points still; its id."""
+    await fill(idle(root))
+    before = logs(idle(root))
+    bookie = Bookie(quick(root), Metrics(), open_index=UnmovedIndex)
+    await bookie.start()
+    index = bookie._storages[0].location_index
+    assert isinstance(index, UnmovedIndex)
+    await eventually(lambda: index.refused > 0)
+    await bookie.close()
+    assert len(set(logs(idle(root))) - set(before)) == 1
+    return max(logs(idle(root)))
+
+
+@pytest.mark.parametrize("part", ["records", "footer"])
+def test_a_compaction_that_was_cut_short_and_cannot_be_read_now_is_taken_up_later(
+    tmp_path: Path, part: str
+) -> None:
+    async def scenario() -> None:
+        compacted = await whole_and_not_moved_to(tmp_path)
+        point_to(idle(tmp_path), compacted, 0)
+        config, disk = quick(tmp_path), UnreadDisk()
+        disk.bad, disk.part = log_path(tmp_path, compacted).name, part
+        async with running(config, disk) as bookie:
+            await eventually(lambda: disk.refused > 0)
+            await asyncio.sleep(0.1)
+            if part == "footer":
+                await check_whole(bookie)
+            assert {*logs(config)} >= {compacted, compacted - 1, compacted - 2}
+            disk.bad = ""
+            await eventually(lambda: logs(config) == [compacted])
+            await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def point_to(config: BookieConfig, log_id: int, entry_id: int) -> None:
+    """The index has this entry of ledger 1 in the log."""
+    directory = config.ledger_directories[0]
+    file = RealDisk().open(log_path(directory, log_id))
+    walk = RecordWalk(file, log_id, RealDisk().size(file.path))
+    (offset,) = (one.offset for one in walk if (one.ledger_id, one.entry_id) == (1, entry_id))
+    file.close()
+    index = LocationIndex(directory / "index")
+    index.put_locations([(1, entry_id, log_id, offset)])
+    index.close()
+
+
+def test_a_compacted_log_without_footer_to_which_the_index_points_is_kept(tmp_path: Path) -> None:
+    """It must not be so; but whatever has happened, what is named is not removed."""
+
+    async def scenario() -> None:
+        compacted = await whole_and_not_moved_to(tmp_path)
+        config = quick(tmp_path)
+        point_to(config, compacted, 5)
+        path, before = log_path(config.ledger_directories[0], compacted), logs(config)
+        path.write_bytes(path.read_bytes()[:-20])
+        with capture_logs() as told:
+            async with running(config) as bookie:
+                await eventually(lambda: any("no whole footer" in one["event"] for one in told))
+                await asyncio.sleep(0.2)
+                assert logs(config) == before
+                await check_whole(bookie)
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_that_failed_at_the_index_is_finished_and_not_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """What it had copied would lie there until a restart."""
+
+    class Index(UnmovedIndex):
+        fails = 3
+
+    async def scenario() -> None:
+        await fill(idle(tmp_path))
+        config = quick(tmp_path)
+        before = logs(config)
+        bookie = Bookie(config, Metrics(), open_index=Index)
+        await bookie.start()
+        await eventually(lambda: not set(logs(config)) & set(before))
+        assert logs(config) == [max(before) + 1]
+        await eventually(lambda: not bookie._storages[0].reclaimer.unfinished)
+        await check_whole(bookie)
+        await bookie.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_compacted_log_with_damage_in_it_is_kept_and_so_is_what_it_replaces(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        compacted = await whole_and_not_moved_to(tmp_path)
+        config = quick(tmp_path)
+        before = logs(config)
+        flip_bit(log_path(config.ledger_directories[0], compacted), HEADER_BYTES + 60)
+        with capture_logs() as told:
+            async with running(config) as bookie:
+                await eventually(lambda: any("not compacted" in one["event"] for one in told))
+                await asyncio.sleep(0.2)
+                assert logs(config) == before
+                await check_whole(bookie)
+        assert len([one for one in told if "not compacted" in one["event"]]) == 1
 
     asyncio.run(scenario())
 

@@ -212,6 +212,11 @@ def test_of_entries_in_any_order_those_that_were_read_are_read_anew(tmp_path: Pa
             await add(bookie, 1, [25, 7], flags=RECOVERY, entries=newer)
             await bookie._flusher.flush_all()
             assert await bookie.read_entry(1, 7) == newer[1]
+            last = entry(1, 25, lac=0, size=90)
+            assert await bookie.read_entry(1, 25) == newer[0]
+            await add(bookie, 1, [25], flags=RECOVERY, entries=[last])
+            await bookie._flusher.flush_all()
+            assert await bookie.read_entry(1, 25) == last
 
     asyncio.run(scenario())
 

@@ -295,3 +295,21 @@ def test_a_log_that_takes_no_more_behind_a_deletion_in_the_journal_is_dead(tmp_p
     assert reclaimer.live_bytes({7: (1, 92), 8: (2, 192)}) == 208
     assert reclaimer.remove_dead(2) == [1]
     index.close()
+
+
+def test_a_dead_log_that_is_found_at_a_start_goes(tmp_path: Path) -> None:
+    """A crash, or the disk, has kept it; no deletion need come for it to be looked at."""
+
+    async def scenario() -> None:
+        config, disk = settings(tmp_path), ChangingDisk()
+        directory = config.ledger_directories[0]
+        async with running(config) as bookie:
+            await add(bookie, 1, range(5))
+        disk.held = {log_path(directory, 1).name}
+        async with running(config, disk) as bookie:
+            await bookie.delete_ledger(1)
+        assert logs(directory) == [1]
+        async with running(config):
+            await until(lambda: logs(directory) == [])
+
+    asyncio.run(scenario())

@@ -9,8 +9,25 @@ import pytest
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.journal.journal_format import DELETE, encode_delete
-from magnetar.model.errors import FencedError, NoEntryError, NoLedgerError, TooManyRequestsError
-from tests.unit.bookie.storage_kit import KEY, add, crashed, entry, ids_of, running, settings
+from magnetar.model.errors import (
+    FencedError,
+    NoEntryError,
+    NoLedgerError,
+    ReadOnlyBookieError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from tests.unit.bookie.storage_kit import (
+    KEY,
+    OTHER_KEY,
+    add,
+    crashed,
+    entry,
+    ids_of,
+    running,
+    settings,
+)
+from tests.unit.bookie.test_full_disk import Disk
 
 QUICK = 20
 
@@ -125,6 +142,30 @@ def test_again_and_again(tmp_path: Path) -> None:
         for each in (killed, config):
             async with running(each) as bookie:
                 await check(bookie, [2, 5])
+
+    asyncio.run(scenario())
+
+
+def test_an_add_that_is_refused_does_not_bring_it_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = Disk()
+        async with running(settings(tmp_path), disk) as bookie:
+            await add(bookie, 1, range(3))
+            await bookie.delete_ledger(1)
+            await bookie._flusher.flush_all()
+            with pytest.raises(UnauthorizedError):
+                await add(bookie, 1, [0], key=OTHER_KEY, flags=RECOVERY)
+            disk.free_bytes = 0
+            bookie._upkeep.look()
+            with pytest.raises(ReadOnlyBookieError):
+                await add(bookie, 1, [0], flags=RECOVERY)
+            with pytest.raises(NoLedgerError):
+                await bookie.read_entry(1, 0)
+            assert await bookie.ledgers() == []
+            disk.free_bytes = 1 << 40
+            bookie._upkeep.look()
+            await add(bookie, 1, [0], flags=RECOVERY)
+            assert await bookie.ledgers() == [1]
 
     asyncio.run(scenario())
 
