@@ -166,6 +166,21 @@ def test_what_is_cut_is_gone_and_the_log_goes_on(tmp_path: Path, keep: int) -> N
     assert read_all(found, 0) == [*first[:keep], first[keep]]
 
 
+def test_an_epoch_that_was_cut_is_not_there_after_a_crash(tmp_path: Path) -> None:
+    """An older one's batches may come in its place: they would be of the one that was cut."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    filled(log, 3, epoch=3)
+    end = log.log_end
+    filled(log, 3, epoch=4)
+    log.truncate(end, NOW_MS)
+    more = batch([b"later"], offset=end, epoch=3)
+    assert log.append_as_follower(more, NOW_MS) is not None
+    log.abandon()
+    found, _ = opened(folder)
+    assert found.epochs.starts == ((3, 0),)
+
+
 def test_a_cut_takes_the_list_of_batches_with_it(tmp_path: Path) -> None:
     """The next leader's batches may fill a segment to the same byte and offset."""
     log, _ = opened(tmp_path / "t-0")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 
+from magnetar.log.seam import WritableLog
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.partitions import transaction_index
+from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
 from magnetar.protocols.kafka.partitions.transaction_index import (
     Aborted,
     AbortedAhead,
@@ -172,3 +176,29 @@ def test_where_all_have_open_transactions_one_more_can_begin(
         writers.batch(header(number, 0))
     writers.allow(5, 0, -1)
     assert all(writers.takes(header(number, 1)) for number in range(6))
+
+
+def test_an_aborted_transaction_that_compaction_took_is_not_told() -> None:
+    """A client that is told of it, and gets no marker, would drop what its producer commits
+    next."""
+    cursors = SimpleNamespace(durable=dict)
+    log = cast(WritableLog, SimpleNamespace(positions=None, cursors=cursors))
+    transactions = PartitionTransactions(log)
+    steps = (Step(1), Step(1, False), Step(2), Step(1), Step(2, False), Step(1, True))
+    heads = [
+        (header(each.producer_id, offset, control=each.commits is not None), each.commits)
+        for offset, each in enumerate(steps)
+    ]
+    for head, commits in heads:
+        if commits is None:
+            transactions.stored.batch(head, Position(0, head.base_offset))
+        else:
+            transactions.stored.marker(head, commits)
+
+    async def told(answered: list[tuple[BatchHeader, bool | None]]) -> list[tuple[int, int]]:
+        found = await transactions.aborted_in(0, answered, Position(0, len(steps)))
+        return [(each.producer_id, each.first_offset) for each in found]
+
+    assert asyncio.run(told(heads)) == [(1, 0), (2, 2)]
+    assert asyncio.run(told(heads[2:])) == [(2, 2)], "of the first one there is nothing left"
+    assert asyncio.run(told(heads[1:])) == [(1, 0), (2, 2)], "its marker is there"

@@ -213,6 +213,17 @@ def test_a_follower_has_what_there_is_and_what_comes() -> None:
     tell(story)
 
 
+def test_what_comes_with_an_answer_is_known_to_be_committed_with_it() -> None:
+    """The next answer may come an hour later."""
+
+    async def story(pair: Pair) -> None:
+        await pair.partition(ONE, led=[(1, 12)])
+        pair.follow(ONE)
+        await pair.until(lambda: pair.own[ONE].high_watermark == 12)
+
+    tell(story)
+
+
 def test_many_batches_come_in_several_answers() -> None:
     async def story(pair: Pair) -> None:
         pair.fetches._bytes_max = 400
@@ -281,8 +292,9 @@ def test_what_a_leader_deletes_is_deleted_as_far_as_it_is_committed() -> None:
             part.log_start_offset = 1000
 
         pair.alter = too_far
-        await pair.append(ONE)
-        await pair.same(ONE)
+        for _ in range(2):  # and it is fetched on
+            await pair.append(ONE)
+            await pair.same(ONE)
         assert own.log_start == 9
 
     tell(story)

@@ -131,6 +131,42 @@ def test_a_follower_is_told_where_a_log_begins_whoever_let_the_rest_go() -> None
     tell(story)
 
 
+def test_what_was_read_while_another_began_to_lead_is_not_given() -> None:
+    """The log may have been cut meanwhile, and go on with what another has written."""
+
+    async def story(led: list[HostedReplica], fetches: FollowerFetches) -> None:
+        source = led[0].source
+        read = source.range_from
+
+        def meanwhile(*asked: int) -> object:
+            led[0].machine.leader = None
+            return read(*asked)
+
+        source.range_from = meanwhile  # type: ignore[assignment, method-assign]
+        one, other = await _fetched(fetches)
+        assert one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not one.records
+        assert other.error_code == ErrorCode.NONE
+
+    tell(story)
+
+
+def test_a_follower_is_told_of_records_that_were_deleted_within_a_batch() -> None:
+    async def story(led: list[HostedReplica], fetches: FollowerFetches) -> None:
+        source = led[0].source
+        told: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+        led[0].append([bytearray(batch([b"1", b"2", b"3"]))], 1, told.set_result)
+        await told
+        await led[0].run(lambda: source.delete_records(13))
+        assert (source.first_base, source.log_start) == (12, 13)
+        one, _ = await _fetched(fetches, 12)
+        assert one.error_code == ErrorCode.NONE
+        assert one.records, "the batch comes whole"
+        assert one.log_start_offset == 13
+
+    tell(story)
+
+
 def test_a_follower_of_a_deleted_topic_does_not_count() -> None:
     """Its broker has not heard that the topic was made again, with as high an epoch: what it has at
     those offsets is something else, and goes when it hears."""
