@@ -59,8 +59,8 @@ def publish(client: pulsar.Client, **options: Any) -> float:
 
 
 def read(client: pulsar.Client, name: str, kind: pulsar.ConsumerType) -> float:
+    begun_s = time.monotonic()  # the first ones may be there before ``subscribe`` has returned
     consumer = client.subscribe(TOPIC, name, kind, initial_position=pulsar.InitialPosition.Earliest)
-    begun_s = time.monotonic()
     found = []
     for _ in range(COUNT):
         message = consumer.receive(60_000)
