@@ -18,11 +18,12 @@ from magnetar.bookie.ledgers import flusher
 from magnetar.bookie.storage import entry_log
 from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
+    WALK_BYTES,
     RecordWalk,
     log_ids,
     log_path,
 )
-from magnetar.bookie.storage.location_index import LocationIndex
+from magnetar.bookie.storage.location_index import BATCH_MAX, LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.env.files.disk import Buffer, DiskFile, RealDisk
 from magnetar.metrics import Metrics
@@ -443,6 +444,56 @@ def test_logs_of_which_the_index_names_nothing_go_behind_its_sync(tmp_path: Path
         before = disk.events[: disk.events.index(("remove", first.name))]
         await bookie.close()
         assert ("synced", "index") in before
+
+    asyncio.run(scenario())
+
+
+def test_more_entries_than_a_batch_has_are_copied_and_moved(tmp_path: Path) -> None:
+    """Of one piece that is read: what is left out would go with the sources."""
+    count = 3 * BATCH_MAX + 7
+
+    async def scenario() -> None:
+        async with running(idle(tmp_path)) as bookie:
+            await add(bookie, 1, range(count), entries=[entry(1, i, size=8) for i in range(count)])
+            await add(bookie, 2, range(2 * count))
+        assert count * len(entry(1, 0, size=8)) < WALK_BYTES
+        async with running(idle(tmp_path)) as bookie:
+            await bookie.delete_ledger(2)
+        config = quick(tmp_path)
+        before = logs(config)
+        async with running(config) as bookie:
+            await eventually(lambda: not set(logs(config)) & set(before))
+            assert ids_of(await bookie.list_entries(1)) == list(range(count))
+        async with running(config) as bookie:
+            for first in range(0, count, 100):
+                found = await bookie.read_batch(1, first, 100, 1 << 20)
+                assert found == [entry(1, first + i, size=8) for i in range(len(found))]
+                assert len(found) == min(100, count - first)
+
+    asyncio.run(scenario())
+
+
+def test_of_two_copies_in_a_log_the_newer_one_is_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        newer = entry(1, 5, lac=0)
+        async with running(idle(tmp_path)) as bookie:
+            await add(bookie, 1, range(10))
+            await add(bookie, 2, range(60))
+            await bookie._flusher.flush_all()
+            await add(bookie, 1, [5], flags=RECOVERY, entries=[newer])
+        async with running(idle(tmp_path)) as bookie:
+            await bookie.delete_ledger(2)
+        config = quick(tmp_path)
+        (before,) = logs(config)
+        async with running(config) as bookie:
+            await eventually(lambda: before not in logs(config))
+            assert await bookie.read_entry(1, 5) == newer
+            assert log_bytes(config) < 64 + 12 * (8 + len(newer)) + 100, "one copy"
+        async with running(config) as bookie:
+            whole = [newer if i == 5 else entry(1, i) for i in range(10)]
+            assert await bookie.read_batch(1, 0, 5, 1 << 20) == whole[:5]
+            for entry_id in range(10):
+                assert await bookie.read_entry(1, entry_id) == whole[entry_id]
 
     asyncio.run(scenario())
 

@@ -498,6 +498,19 @@ def test_a_reserve_given_up_while_it_is_filled_is_not_taken_for_full(tmp_path: P
         reserve.give_up()
 
 
+def test_a_reserve_for_which_there_is_no_room_is_given_back(tmp_path: Path) -> None:
+    disk = Disk()
+    reserve = Reserve(disk, tmp_path, 3 << 20)
+    steps = reserve.fill()
+    next(steps)
+    disk.full = ("reserve",)
+    with pytest.raises(OSError, match="No space"):
+        next(steps)
+    assert reserve.held_bytes == 0
+    assert not (tmp_path / "reserve").exists()
+    assert not reserve.full
+
+
 @pytest.mark.parametrize("what", [".journal", ".new"])
 def test_a_start_on_a_full_disk_says_so_and_lets_go_of_everything(
     tmp_path: Path, what: str
