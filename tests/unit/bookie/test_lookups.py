@@ -13,6 +13,8 @@ import pytest
 
 from magnetar.bookie.bookie import DEFERRED_SYNC, FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import arrivals, ledger_table
+from magnetar.bookie.ledgers.arrivals import Arrivals
+from magnetar.bookie.ledgers.parking import Add
 from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.config import BookieConfig
 from magnetar.metrics import Metrics
@@ -411,5 +413,52 @@ def test_a_reader_that_goes_away_holds_nothing(tmp_path: Path) -> None:
             assert await stays == entry(2, 0)
             assert gone.cancelled()
             assert not bookie._table._holds
+
+    asyncio.run(scenario())
+
+
+def add_of(entry_id: int, told: dict[int, float] | None = None) -> Add:
+    def done(error: MagnetarError | None, entry_ids: Sequence[int]) -> None:
+        assert error is not None
+        if told is not None:
+            told[entry_ids[0]] = asyncio.get_running_loop().time()
+
+    return Add(2, KEY, [entry_id], [b""], 0, done)
+
+
+def test_a_lookup_is_asked_for_once_though_all_who_waited_were_told_off() -> None:
+    async def scenario() -> None:
+        lookups: list[ledger_table.Told] = []
+        carried_out: list[Add] = []
+        waiting = Arrivals(1 << 20, lambda _, told: lookups.append(told), carried_out.append)
+        waiting.wait(add_of(0), 0)
+        waiting.refuse_all(BookieIOError("the bookie is closing"))
+        later = add_of(1)
+        waiting.wait(later, 0)
+        (found,) = lookups
+        found(None)
+        assert carried_out == [later]
+        assert not waiting.has(2)
+
+    asyncio.run(scenario())
+
+
+def test_each_that_waits_for_a_lookup_is_told_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "LOOKUP_MS_MAX", 60)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        told: dict[int, float] = {}
+        begun: dict[int, float] = {}
+        waiting = Arrivals(1 << 20, lambda _, told: None, lambda add: None)
+        for entry_id in range(3):
+            begun[entry_id] = loop.time()
+            waiting.wait(add_of(entry_id, told), 0)
+            await asyncio.sleep(0.03)
+        async with asyncio.timeout(60):
+            while len(told) < 3:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        for entry_id, told_s in told.items():
+            assert told_s - begun[entry_id] >= 0.06
 
     asyncio.run(scenario())

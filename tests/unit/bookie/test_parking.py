@@ -13,7 +13,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.ledgers import flusher, parking
 from magnetar.bookie.ledgers.parking import Add, Parking
-from magnetar.model.errors import MagnetarError, ReadOnlyBookieError
+from magnetar.model.errors import MagnetarError, ReadOnlyBookieError, TooManyRequestsError
 from tests.unit.bookie.storage_kit import KEY, WatchedDisk, add, entry, running, settings
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -155,6 +155,50 @@ def test_one_timer_whatever_comes_and_goes() -> None:
             waiting.drain(lambda: False)
         assert carried_out == list(range(100))
         assert len(timers) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_room_is_bounded_in_bytes_and_gives_them_back() -> None:
+    async def scenario() -> None:
+        carried_out: list[int] = []
+        waiting = Parking(100, lambda add: carried_out.extend(add.entry_ids), int, int)
+
+        def park(entry_id: int) -> None:
+            waiting.park(Add(1, KEY, [entry_id], [b""], 0, lambda error, ids: None), 40)
+
+        for entry_id in range(0, 20, 2):
+            park(entry_id)
+            park(entry_id + 1)
+            with pytest.raises(TooManyRequestsError):
+                park(99)
+            waiting.drain(lambda: False)
+        assert carried_out == list(range(20))
+
+    asyncio.run(scenario())
+
+
+def test_each_that_waits_for_room_is_told_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that come while others wait."""
+    monkeypatch.setattr(parking, "WAIT_MS_MAX", 60)
+
+    async def scenario() -> None:
+        told: dict[int, float] = {}
+        loop = asyncio.get_running_loop()
+        waiting = Parking(1 << 20, lambda add: None, int, int)
+
+        def done(error: MagnetarError | None, ids: Sequence[int]) -> None:
+            assert isinstance(error, TooManyRequestsError)
+            told[ids[0]] = loop.time()
+
+        parked: dict[int, float] = {}
+        for entry_id in range(3):
+            parked[entry_id] = loop.time()
+            waiting.park(Add(1, KEY, [entry_id], [b""], 0, done), 0)
+            await asyncio.sleep(0.03)
+        await until(lambda: len(told) == 3)
+        for entry_id, told_s in told.items():
+            assert told_s - parked[entry_id] >= 0.06
 
     asyncio.run(scenario())
 
