@@ -762,6 +762,33 @@ def test_a_flush_that_fails_in_its_third_log_leaves_none_of_them(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_a_deletion_that_the_journal_has_not_brings_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the ledger would be there, and its log not."""
+
+    async def fails(*_: object) -> None:
+        raise BookieIOError("a journal of tests")
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 2, range(5))
+        async with running(config) as bookie:
+            storage = bookie._storages[0]
+            with monkeypatch.context() as broken:
+                broken.setattr(bookie._journals[0], "write", fails)
+                with pytest.raises(BookieIOError):
+                    await bookie.delete_ledger(2)
+            await storage.free_deleted()
+            assert (config.ledger_directories[0] / "00000001.log").exists()
+            remains = crashed(config, tmp_path)
+        async with running(remains) as bookie:
+            assert await bookie.read_entry(2, 4) == entry(2, 4)
+
+    asyncio.run(scenario())
+
+
 def test_a_deletion_that_the_journal_has_while_its_flush_fails_brings_room(tmp_path: Path) -> None:
     """The flush had begun by the time that the journal had it."""
 

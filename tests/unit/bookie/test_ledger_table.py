@@ -15,9 +15,10 @@ from magnetar.bookie import bookie as bookie_module
 from magnetar.bookie.bookie import FENCE, RECOVERY, Bookie
 from magnetar.bookie.ledgers import flusher, ledger_table
 from magnetar.bookie.storage import storage as storage_module
+from magnetar.bookie.storage.location_index import LocationIndex
 from magnetar.bookie.storage.storage import LedgerStorage
 from magnetar.metrics import Metrics
-from magnetar.model.errors import FencedError
+from magnetar.model.errors import BookieIOError, FencedError
 from tests.unit.bookie.storage_kit import (
     KEY,
     WatchedDisk,
@@ -331,5 +332,29 @@ def test_a_reader_of_a_forgotten_ledger_writes_nothing_of_what_it_knew(tmp_path:
             assert await bookie.read_entry(1, 3) == entry(1, 3)
             with pytest.raises(FencedError):
                 await add(bookie, 1, [4])
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_whose_record_is_damaged_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """Its key would be bound anew, and its fence forgotten."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+            await add(bookie, 2, range(3))
+        index = LocationIndex(config.ledger_directories[0] / "index")
+        index.put_ledgers([(1, bytes(20))])
+        index.close()
+        async with running(config) as bookie:
+            for _ in range(2):
+                with pytest.raises(BookieIOError, match="record of ledger 1 is damaged"):
+                    await bookie.read_entry(1, 0)
+                with pytest.raises(BookieIOError, match="record of ledger 1 is damaged"):
+                    await add(bookie, 1, [3])
+                with pytest.raises(BookieIOError, match="record of ledger 1 is damaged"):
+                    await bookie._fences.fence(1, KEY)
+            assert await bookie.read_entry(2, 0) == entry(2, 0)
 
     asyncio.run(scenario())

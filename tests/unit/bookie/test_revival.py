@@ -170,6 +170,44 @@ def test_an_add_that_is_refused_does_not_bring_it_back(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_nothing_that_was_read_of_it_before_is_given_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(8))
+        async with running(config) as bookie:
+            for entry_id in range(8):
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id)
+            reading = asyncio.ensure_future(bookie.read_batch(1, 0, 8, 1 << 20))
+            await bookie.delete_ledger(1)
+            await asyncio.gather(reading, return_exceptions=True)
+            await bookie._flusher.flush_all()
+            await add(bookie, 1, [2, 5], flags=RECOVERY)
+            await check(bookie, [2, 5])
+            for entry_id in (0, 1, 3, 4):
+                assert bookie.read_cached(1, entry_id) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_ledger_cannot_be_fenced(tmp_path: Path) -> None:
+    """Its reader must not take it for one without entries."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, ledgers_kept_max=0)
+        async with running(config) as bookie:
+            await add(bookie, 1, range(3))
+            await bookie.delete_ledger(1)
+            for _ in range(2):  # in memory, and looked up
+                with pytest.raises(NoLedgerError):
+                    await bookie.read_lac(1, FENCE, KEY)
+                with pytest.raises(NoLedgerError):
+                    await bookie.read_entry(1, 0, FENCE, KEY)
+                await bookie._flusher.flush_all()
+
+    asyncio.run(scenario())
+
+
 def test_what_becomes_of_it_later_is_not_overwritten(tmp_path: Path) -> None:
     """By its record as it was when it came back."""
 
