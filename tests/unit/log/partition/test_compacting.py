@@ -10,7 +10,7 @@ import pytest
 from magnetar.log.partition.compacting import CompactionPass, LogCompactor, Replacement
 from magnetar.log.partition.limits import Cleanup, Kept, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
-from tests.unit.log.partition.kit import NOW_MS, SMALL, batch, opened
+from tests.unit.log.partition.kit import NOW_MS, SMALL, batch, marker, offsets, opened
 
 TINY = replace(SMALL, segments=SegmentLimits(segment_bytes_max=500, index_interval_bytes=150))
 KEPT = Kept(cleanup=Cleanup.COMPACT)
@@ -69,6 +69,51 @@ def test_a_cut_between_look_and_pass_ends_the_pass(tmp_path: Path) -> None:
     assert not compaction.put(ready)
     steps.close()  # type: ignore[attr-defined]
     assert left_over(log.folder) == []
+
+
+def test_what_comes_in_place_of_what_was_compacted_is_compacted_again(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0", TINY)
+    put(log, 20)
+    LogCompactor(log).compact(KEPT, committed_end=log.log_end, now_ms=NOW_MS)
+    done = log.compacted_end
+    log.truncate(done - 1, NOW_MS)
+    assert log.compacted_end == log.log_end == done - 1
+    former = done - 2
+    assert former in [first for first, _ in offsets(log)], "the last of its key"
+    key = b"k%d" % (former % 2)
+    log.append_as_leader(batch([b"w"], keys=[key]), 0, NOW_MS)
+    for _ in range(20):
+        log.append_as_leader(batch([bytes(30)], keys=[b"other"]), 0, NOW_MS)
+    LogCompactor(log).compact(KEPT, committed_end=log.log_end, now_ms=NOW_MS)
+    assert former not in [first for first, _ in offsets(log)]
+
+
+@pytest.mark.parametrize("begins_before", [False, True])
+def test_what_was_aborted_behind_a_pass_is_known_to_the_next_one(
+    tmp_path: Path, begins_before: bool
+) -> None:
+    """Its records would be taken for the last of their keys, and those that hold be gone."""
+    log, _ = opened(tmp_path / "t-0", TINY)
+    part = {"keys": [b"k"], "attributes": 0x10}
+
+    def sent(sequence: int, value: bytes) -> None:
+        log.append_as_leader(batch([value], producer=(7, 0, sequence), **part), 0, NOW_MS)
+
+    log.append_as_leader(batch([b"held"], keys=[b"k"]), 0, NOW_MS)
+    if begins_before:
+        sent(0, b"aborted")
+    put(log, 20)
+    if not begins_before:
+        sent(0, b"aborted")
+    sent(1, b"aborted, too")
+    log.append_as_leader(marker(7, 0, commits=False), 0, NOW_MS)
+    for _ in range(2):
+        compactor = LogCompactor(log)
+        compactor.compact(KEPT, committed_end=log.log_end, now_ms=NOW_MS)
+        put(log, 20)
+    data = b"".join(path.read_bytes() for path in log.folder.glob("*.log"))
+    assert b"held" in data
+    assert b"aborted" not in data
 
 
 def test_what_was_ready_and_is_not_put_goes(tmp_path: Path) -> None:

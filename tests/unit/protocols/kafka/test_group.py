@@ -147,6 +147,56 @@ def test_who_does_not_ask_for_its_part_in_time_is_out() -> None:
     assert group.state is GroupState.EMPTY
 
 
+def test_a_static_member_that_does_not_join_again_in_time_stays() -> None:
+    """As long as its session is."""
+    group = ClassicGroup("g")
+    group.join(said(new_id="s", instance="one", knows_ids=False, session_ms=60_000), "s", 0)
+    group.join(said(new_id="a", knows_ids=False, session_ms=60_000), "a", 1)
+    answers = group.tick(5_001)
+    assert [ticket for ticket, _ in answers] == ["a"]
+    assert list(group.members) == ["s", "a"]
+    assert group.check_member("s", "one") is ErrorCode.NONE
+    assert group.sync("a", None, 2, (None, None), [("s", b"1"), ("a", b"2")], "a", 5_002) == []
+    taken = group.take_record()
+    assert taken is not None
+    group.stored(taken[0], ErrorCode.NONE, 5_003)
+    assert group.members["s"].assignment == b"1"
+    group.tick(60_001)
+    assert "s" not in group.members
+
+
+def test_nobody_is_out_while_what_the_leader_has_said_is_stored() -> None:
+    group = ClassicGroup("g")
+    for name in "ab":
+        group.join(said(new_id=name, knows_ids=False, session_ms=60_000), name, 0)
+    group.join(said("a", session_ms=60_000), "a", 1)
+    assert group.sync("a", None, 2, (None, None), [("a", b"1")], "a's part", 2) == []
+    assert group.tick(20_000) == [], "b has not asked for its part, and would not be told yet"
+    assert list(group.members) == ["a", "b"]
+
+
+def test_a_static_member_that_is_back_is_told_when_its_own_id_is_stored() -> None:
+    group = ClassicGroup("g")
+    for name in ("s", "t"):
+        asked = said(new_id=name, instance=name, knows_ids=False, session_ms=60_000)
+        group.join(asked, name, 0)
+    group.join(said("s", instance="s", session_ms=60_000), "s", 1)
+    group.sync("s", "s", 2, (None, None), [], "s's part", 2)
+    assigned = group.take_record()
+    assert assigned is not None
+    group.stored(assigned[0], ErrorCode.NONE, 3)
+    assert group.state is GroupState.STABLE
+    numbers = []
+    for name in ("s", "t"):
+        again = said(new_id=f"{name}2", instance=name, session_ms=60_000)
+        assert group.join(again, f"{name} again", 4) == []
+        taken = group.take_record()
+        assert taken is not None
+        numbers.append(taken[0])
+    told = [group.stored(each, ErrorCode.NONE, 5) for each in numbers]
+    assert [[ticket for ticket, _ in each] for each in told] == [["s again"], ["t again"]]
+
+
 def test_a_commit_without_a_group_protocol_is_for_groups_without_members() -> None:
     group = ClassicGroup("g")
     assert group.check_commit("", None, -1, 0) is ErrorCode.NONE

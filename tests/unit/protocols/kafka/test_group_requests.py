@@ -11,6 +11,7 @@ import pytest
 from magnetar.cluster.topic_name import TopicName, parse_topic
 from magnetar.model.errors import (
     BrokerMetadataError,
+    LedgerError,
     LogError,
     NotEnoughBookiesError,
     ServiceNotReadyError,
@@ -625,6 +626,22 @@ def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> No
         marked = log.cursors.durable()["offsets"].mark_delete
         assert log.positions.entries_between(marked, log.positions.readable) < 60
         assert [(await offset_of(world.peer(), f"t{n}"))[0] for n in range(5)] == [99] * 5
+
+    run(scenario)
+
+
+def test_what_was_refused_is_not_committed() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert await committed(peer, 1) is ErrorCode.NONE
+        log = (await world.server.coordinator.shard(G)).log.topic.log
+        assert isinstance(log, MemoryLog)
+        log.failing = LedgerError("for a test")
+        assert await committed(peer, 2) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await offset_of(peer))[0] == 1
+        log.failing = None
+        assert await committed(peer, 3, topic="t") is ErrorCode.NONE
+        assert (await offset_of(peer))[0] == 3
 
     run(scenario)
 

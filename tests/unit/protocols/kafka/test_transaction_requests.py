@@ -32,6 +32,7 @@ from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import TRANSACTIONAL
 from magnetar.wire.kafka.errors import ErrorCode
 from magnetar.wire.kafka.fetch_messages import FetchedPartition
+from magnetar.wire.kafka.markers import read_marker
 from magnetar.wire.kafka.offset_messages import (
     OffsetFetchRequest,
     OffsetsGroup,
@@ -499,6 +500,39 @@ def test_a_later_coordinator_sends_the_markers_that_are_missing() -> None:
         await until(lambda: world.log().positions.end_offset == 2)
         found = await committed_part(world.peer(), 0)
         assert [each.first_offset for each in found.aborted or ()] == [0]
+
+    run(scenario)
+
+
+def test_markers_say_which_coordinator_has_sent_them() -> None:
+    """Those of one that was replaced are refused by that."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        producer = await begun(world)
+        for epoch in (7, 9):
+            (await world.server.coordinator.shard(NAME)).log.topic.log.epoch = epoch
+            await producer.transaction(True, 1)
+            assert read_marker(world.stored()[-1]) == (True, epoch)
+
+    run(scenario)
+
+
+def test_a_coordinator_that_gave_its_log_up_and_has_it_still_goes_on(monkeypatch: Any) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        producer, asked = await begun(world), 0
+        await producer.open_with(1)
+        mark_all = Transactions._mark_all
+
+        async def moved_once(self: Transactions, name: str) -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise ServiceNotReadyError("another has it")
+            return await mark_all(self, name)
+
+        monkeypatch.setattr(Transactions, "_mark_all", moved_once)
+        assert await producer.end(True) is ErrorCode.NONE
+        await until(lambda: world.log().positions.end_offset == 2)
 
     run(scenario)
 
