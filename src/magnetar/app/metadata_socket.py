@@ -1,8 +1,10 @@
 """The embedded metadata of a standalone for others on its machine: its brokers, if it has several,
 and the commands of operators, which are given its data directory.
 
-The socket is in a directory that nobody else may enter, for who reaches it may change everything;
-and not in the data directory, for its path must be short. A link there says where.
+The socket is in a folder that nobody else may enter, for who reaches it may change everything; and
+not in the data directory, for its path must be short. A file there says where (not a link: whoever
+copies the directory would copy what it leads to), and which directory it is of: a copy of that is
+another standalone's, and neither reaches this one nor takes its socket away.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SOCKET_NAME: Final = "metadata"
 SOCKET_BYTES_MAX: Final = 107
 """Of a Unix socket's path (Linux)."""
 PREFIX: Final = "magnetar-"
-LINK_NAME: Final = "metadata-socket"
+NOTE_NAME: Final = "metadata-socket"
 
 
 async def share_metadata(process: Process, metadata: MetadataStore, data_dir: Path) -> str:
@@ -55,12 +57,11 @@ async def share_with_operators(process: Process, metadata: MetadataStore, data_d
 def socket_place(stack: AsyncExitStack, data_dir: Path) -> Path:
     """Where the socket is to be, until ``stack`` ends. What a process that was killed has left is
     removed: the data directory is ours alone, so that process has ended. Raises ``StartError``."""
-    link = data_dir / LINK_NAME
-    with suppress(OSError):  # there is none
-        left = link.readlink()
-        if left.name.startswith(PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-        link.unlink()
+    note = data_dir / NOTE_NAME
+    left = _noted(data_dir)
+    if left is not None and left.name.startswith(PREFIX):
+        shutil.rmtree(left, ignore_errors=True)
+    note.unlink(missing_ok=True)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
     path = folder / SOCKET_NAME
     if len(os.fsencode(path)) > SOCKET_BYTES_MAX:
@@ -68,22 +69,40 @@ def socket_place(stack: AsyncExitStack, data_dir: Path) -> Path:
             f"the socket {path}, by which others are to reach the metadata, has a path of more "
             f"than {SOCKET_BYTES_MAX} bytes; set TMPDIR to a directory whose path is shorter"
         )
-    with suppress(OSError):  # a file system without links: then it stays after a kill
-        link.symlink_to(folder)
-        stack.callback(link.unlink, missing_ok=True)
+    with suppress(OSError):  # a disk that is full: brokers are told by their arguments
+        note.write_bytes(os.fsencode(folder) + b"\n" + _identity(data_dir) + b"\n")
+        stack.callback(note.unlink, missing_ok=True)
     return path
+
+
+def _identity(data_dir: Path) -> bytes:
+    """Of the directory itself: one that was copied has another."""
+    found = data_dir.stat()
+    return b"%d:%d" % (found.st_dev, found.st_ino)
+
+
+def _noted(data_dir: Path) -> Path | None:
+    """The folder of the socket, of a standalone on this very directory; None: none is known."""
+    try:
+        folder, _, of = (data_dir / NOTE_NAME).read_bytes().partition(b"\n")
+        return Path(os.fsdecode(folder)) if of.strip() == _identity(data_dir) else None
+    except OSError:
+        return None
 
 
 def find_metadata(data_dir: Path) -> str:
     """Where the standalone that runs on ``data_dir`` has its metadata. Raises ``ConfigError`` for
     what is no such directory, ``MetadataUnavailableError`` when it does not run."""
-    if not (metadata_file(data_dir).exists() or (data_dir / LINK_NAME).is_symlink()):
+    if not (metadata_file(data_dir).exists() or (data_dir / NOTE_NAME).exists()):
         raise ConfigError(
             f"--metadata {str(data_dir)!r} cannot be used; accepted: zk://HOST:PORT[,HOST:PORT]/"
             "ROOT, or the data directory of a standalone (one that was started with --metadata "
             "zk://... is asked by that)"
         )
-    path = _folder(data_dir) / SOCKET_NAME
+    folder = _noted(data_dir)
+    if folder is None:
+        raise _not_running(data_dir)
+    path = folder / SOCKET_NAME
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(os.fspath(path))
@@ -94,13 +113,6 @@ def find_metadata(data_dir: Path) -> str:
         except OSError as error:
             raise _not_running(data_dir) from error
     return f"{SCHEME}{path}"
-
-
-def _folder(data_dir: Path) -> Path:
-    try:
-        return (data_dir / LINK_NAME).readlink()
-    except OSError as error:
-        raise _not_running(data_dir) from error
 
 
 def _not_running(data_dir: Path) -> MetadataUnavailableError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -245,6 +246,9 @@ def test_what_a_killed_process_has_left_is_removed(
         first = socket_place(killed, data_dir)
         first.touch()
         kept = killed.pop_all()  # what is on it never ends
+        async with AsyncExitStack() as stack:
+            socket_place(stack, Path(shutil.copytree(data_dir, tmp_path / "copy")))
+            assert first.exists(), "of another directory"
         async with AsyncExitStack() as stack:
             second = socket_place(stack, data_dir)
             assert not first.parent.exists()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import sys
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from magnetar.app.metadata_socket import LINK_NAME, SOCKET_NAME
+from magnetar.app.metadata_socket import socket_place
 from magnetar.cli.main import cli, run
 from magnetar.cli.recovery import Bar, _switch_to_read_only
 from magnetar.model.errors import ConfigError
@@ -50,22 +52,32 @@ def test_a_file_is_no_clusters_metadata(capsys: pytest.CaptureFixture[str]) -> N
     assert "accepted: zk://" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("left", ["nothing", "a link", "a socket that nobody listens at"])
+@pytest.mark.parametrize("left", ["nothing", "a note", "a socket that nobody listens at", "a copy"])
 @pytest.mark.parametrize("command", [["recovery", "list"], ["autorecovery"]])
 def test_a_standalone_that_does_not_run_is_to_be_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str, command: list[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    left: str,
+    command: list[str],
 ) -> None:
-    (tmp_path / "metadata.sqlite").touch()
-    if left != "nothing":
-        (tmp_path / LINK_NAME).symlink_to(tmp_path / "gone")
-    if left.startswith("a socket"):
-        (tmp_path / "gone").mkdir()
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(tmp_path / "gone" / SOCKET_NAME))
-    assert run([*command, "--metadata", str(tmp_path)]) == 1
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / "metadata.sqlite").touch()
+    with ExitStack() as stack:
+        if left != "nothing":
+            process = AsyncExitStack()
+            place = socket_place(process, data_dir)
+            stack.callback(lambda: asyncio.run(process.aclose()))
+            if left != "a note":
+                made = stack.enter_context(socket.socket(socket.AF_UNIX))
+                made.bind(str(place))
+        if left == "a copy":
+            made.listen()
+            data_dir = Path(shutil.copytree(data_dir, tmp_path / "copy"))
+        assert run([*command, "--metadata", str(data_dir)]) == 1
     said = capsys.readouterr().err
-    assert f"the standalone of {tmp_path} does not run" in said
-    assert f"magnetar standalone --data-dir {tmp_path}" in said
+    assert f"the standalone of {data_dir} does not run" in said
+    assert f"magnetar standalone --data-dir {data_dir}" in said
 
 
 @pytest.mark.parametrize("arguments", [["--at", "3"], ["--accept-loss"]])

@@ -6,7 +6,7 @@ who holds it. Layout::
     DIR/LOCK
     DIR/metadata.sqlite                  the embedded metadata store
     DIR/start-reserve                    room for a start on a full disk (``start_reserve``)
-    DIR/metadata-socket                  a link to where brokers and operators' commands reach it
+    DIR/metadata-socket                  where brokers and operators' commands reach it
     DIR/bookie-0/journal, .../ledgers    bookie 0, unless its directories are configured
     DIR/bookie-1/...
 """
