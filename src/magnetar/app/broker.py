@@ -200,6 +200,11 @@ class Broker:
         every_ms = self._config.backlog_quota_check_interval_ms
         return QuotaKeeping(self.topics, every_ms, self._scope)
 
+    async def look_at_backlogs(self) -> None:
+        """Hold this broker's topics against their quotas, also those that were said just now."""
+        await self.upkeep.apply_now()
+        await self.quotas.look()
+
     @cached_property
     def partition_compaction(self) -> PartitionCompaction | None:
         """Of this broker's replicas; None: it has no partitions."""

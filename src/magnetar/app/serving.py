@@ -336,7 +336,7 @@ class RestServer:
             None if broker.access is None else (broker.access, config.security),
             DeletionService(broker.control, topics, brokers),
             TerminationService(topics, messages, peers),
-            BacklogService(topics, broker.quotas.look),
+            BacklogService(topics, broker.look_at_backlogs),
         )
         server = HttpServer(app, self._bound, connections_max=self._connections_max)
         process.stack.push_async_callback(server.stop)

@@ -77,6 +77,12 @@ class PolicyUpkeep:
                 for namespace in dict.fromkeys(failed):
                     self._policies.touch(namespace)
 
+    async def apply_now(self) -> None:
+        """What is stored of policies is in force in every open topic when it returns, as far as it
+        is known here."""
+        async for topic in self._open():
+            await self._apply(topic)
+
     async def _open(
         self, namespaces: Container[str] | None = None
     ) -> AsyncIterator[SubscribableTopic]:

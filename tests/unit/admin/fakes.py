@@ -53,7 +53,7 @@ def application(
         "deletions": deletion_service(broker),
         "messages": messages,
         "termination": TerminationService(topics, messages, Peers(NoPeers())),
-        "backlogs": BacklogService(topics, broker.quotas.look),
+        "backlogs": BacklogService(topics, broker.look_at_backlogs),
     }
     _Served.before_scrape[:] = before_scrape
     return _application()

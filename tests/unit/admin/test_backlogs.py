@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from magnetar.model.ids import EARLIEST
 from magnetar.topics.opening import open_durable
+from magnetar.topics.policies_in_force import PoliciesInForce
 from tests.unit.admin.test_api import P, Platform, serve
 from tests.unit.admin.test_engine_rules import ENGINE, on_partitions
 from tests.unit.admin.test_policy_api import N
@@ -155,6 +157,25 @@ def test_topics_are_held_against_them_when_somebody_asks() -> None:
         assert stats["backlogQuotaLimitTime"] == -1
         assert "subscription s is " in stats["quotaExceeded"]
         assert await p.status("GET", "/admin/v2/brokers/standalone") == 200
+
+    serve(scenario)
+
+
+def test_what_was_just_said_counts_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open topics hear of it a moment later: the Java client asked before that, and found nothing
+    done."""
+
+    async def never(_: PoliciesInForce) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(PoliciesInForce, "wait_changed", never)
+
+    async def scenario(p: Platform) -> None:
+        peer = await filled(p)
+        await p.client.post(f"{P}/t/backlogQuota", json={**GO, "limitSize": 1})
+        assert await p.status("GET", "/admin/v2/brokers/backlog-quota-check") == 204
+        assert await peer.kinds() == ["CLOSE_PRODUCER"]
 
     serve(scenario)
 
