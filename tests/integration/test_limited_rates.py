@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import kafka
 import pulsar
+import pytest
 
 from magnetar.env.network.free_ports import free_port
 from tests.standalone import Standalone
@@ -72,8 +73,9 @@ def read(client: pulsar.Client, name: str, kind: pulsar.ConsumerType) -> float:
     return took_s
 
 
-def test_the_python_client_waits_for_what_may_pass(tmp_path: Path) -> None:
-    with Standalone(tmp_path / "data") as platform:
+@pytest.mark.parametrize("engine", ["ledger", "partition"])
+def test_the_python_client_waits_for_what_may_pass(tmp_path: Path, engine: str) -> None:
+    with Standalone(tmp_path / "data", "--set", f"broker.engine={engine}") as platform:
         client = client_of(platform)
         path = f"{platform.http_url}{PATH}"
         assert httpx.put(path, timeout=WAIT_S).status_code == 204

@@ -153,6 +153,7 @@ class TopicStatsView(TopicTotals):
     storage_problem: str = ""  # ours: what keeps messages from being stored, and what to do
     terminated: bool = False  # ours: it takes no more messages, for good
     quota_exceeded: str = ""  # ours: the backlog quota for which producers are refused
+    publish_rate_limited_times: int = 0  # since the limit was set
 
 
 class PartitionedStatsView(TopicTotals):

@@ -66,6 +66,7 @@ async def topic_stats(
         for (name, each), backlog in zip(named, left, strict=True)
     }
     coming, views = rates.of(topic), subscriptions.values()
+    throttle = topic.publish_throttle
     return TopicStatsView(
         msg_rate_in=coming.messages,
         msg_throughput_in=coming.byte_count,
@@ -103,6 +104,7 @@ async def topic_stats(
         storage_problem=topic.storage_problem,
         terminated=topic.log.end.terminated,
         quota_exceeded="" if topic.over_quota is None else str(topic.over_quota),
+        publish_rate_limited_times=0 if throttle is None else throttle.held,
     )
 
 

@@ -26,6 +26,8 @@ class TopicThrottle:
     """See the module's text. ``published``: for a limit that is relative to it."""
 
     def __init__(self, limit: RateLimit, published: Published | None = None) -> None:
+        self.held = 0
+        """How often somebody had to wait."""
         self._loop = asyncio.get_running_loop()
         self._allowance = Allowance(limit, self._loop.time())
         self._published = published if limit.relative else None
@@ -40,7 +42,9 @@ class TopicThrottle:
             left = self.left()
             if left is not None:
                 return left
-        self._waiting.setdefault(who, wake)
+        if who not in self._waiting:
+            self._waiting[who] = wake
+            self.held += 1
         self._arm()
         return None
 

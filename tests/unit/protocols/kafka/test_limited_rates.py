@@ -113,3 +113,24 @@ def test_a_fetch_of_nothing_new_waits_as_ever() -> None:
         assert told.throttle_time_ms == 0
 
     run(scenario)
+
+
+def test_a_fetch_reads_no_more_entries_than_may_pass() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for number in range(30):
+            await produced(peer, batch(1, number))
+        await say(world, "dispatch_rate", DispatchRate(10))
+        found: list[bytes | None] = []
+        waited_ms = 0
+        while len(found) < 30:
+            answer = await asked(peer, len(found))
+            part = answer.topics[0].partitions[0]
+            if part.records:
+                found += values(part)
+            waited_ms += answer.throttle_time_ms
+            await asyncio.sleep(answer.throttle_time_ms / 1000 + 0.001)
+        assert found == [b"%d" % n for n in range(30)]
+        assert 1800 <= waited_ms <= 2100, "a burst of a second's, and the rest in two"
+
+    run(scenario)

@@ -56,6 +56,9 @@ def test_what_is_published_above_the_rate_waits() -> None:
         peer.publish(35)
         assert receipts(await peer.heard()) == list(range(10)), "those are told of meanwhile"
         assert not peer.transport.reading
+        throttle = world.topic().publish_throttle
+        assert throttle is not None
+        assert throttle.held == 1
         await asyncio.sleep(0.02)
         found = []
         for _ in range(6):

@@ -50,6 +50,7 @@ from magnetar.protocols.kafka.partitions.transaction_index import is_part
 from magnetar.protocols.kafka.services import KafkaServices
 from magnetar.protocols.kafka.session import KafkaSession
 from magnetar.protocols.kafka.unread import LOST
+from magnetar.topics.rate_limits import MayPass
 from magnetar.topics.throttle import TopicThrottle
 from magnetar.wire.kafka.apis import RequestHead
 from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, is_batch, read_batch_header
@@ -114,6 +115,14 @@ class FetchedBatches(NamedTuple):
     transactional: list[tuple[BatchHeader, bool | None]]
     after: Position
     next_offset: int
+
+
+class ReadBounds(NamedTuple):
+    """Of one read: batches before ``end_offset``."""
+
+    end_offset: int
+    bytes_max: int
+    entries_max: int = ENTRIES_AT_ONCE
 
 
 async def fetch(
@@ -245,11 +254,14 @@ class _Collected:
                 found.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             elif part.fetch_offset < end_offset:
                 most = min(self._left, part.partition_bytes_max)
-                throttle = partition.topic.dispatch_throttle
+                throttle, entries_max = partition.topic.dispatch_throttle, ENTRIES_AT_ONCE
                 if throttle is not None:
-                    most = min(most, self._admitted(throttle))
+                    may_pass = self._admitted(throttle)
+                    most = min(most, may_pass.byte_count)
+                    entries_max = min(entries_max, may_pass.messages)
                 if most > 0 or (throttle is None and not self.size):
-                    await self._read(found, partition, part.fetch_offset, end_offset, max(most, 1))
+                    bounds = ReadBounds(end_offset, max(most, 1), entries_max)
+                    await self._read(found, partition, part.fetch_offset, bounds)
         except _CodeError as error:
             found.error_code = error.code
         except MagnetarError as error:
@@ -282,25 +294,22 @@ class _Collected:
             self._held.add(found)
         return found
 
-    def _admitted(self, throttle: TopicThrottle) -> int:
-        """How many bytes may be read now; 0: none."""
+    def _admitted(self, throttle: TopicThrottle) -> MayPass:
+        """What may be read now, perhaps nothing."""
         left = throttle.left()
         if left is None:
             self.wait_s = max(self.wait_s, throttle.wait_s())
-            return 0
-        return left.byte_count
+            return MayPass(0, 0)
+        return left
 
     async def _read(
         self,
         found: FetchedPartition,
         partition: Partition,
         offset: int,
-        end_offset: int,
-        bytes_max: int,
+        bounds: ReadBounds,
     ) -> None:
-        batches = await read_batches(
-            partition, offset, end_offset, bytes_max, self._services.conversions
-        )
+        batches = await read_batches(partition, offset, bounds, self._services.conversions)
         if self.size and batches.size > self._left:
             return  # it comes with the next fetch
         if self._committed:
@@ -335,20 +344,17 @@ def _check_epoch(partition: Partition, epoch: int) -> None:
 
 
 async def read_batches(
-    partition: Partition,
-    offset: int,
-    end_offset: int,
-    bytes_max: int,
-    conversions: asyncio.Semaphore,
+    partition: Partition, offset: int, bounds: ReadBounds, conversions: asyncio.Semaphore
 ) -> FetchedBatches:
-    """Batches from the one that holds ``offset`` on, before ``end_offset``, at least one. Raises as
-    reading a log, and ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
+    """Batches from the one that holds ``offset`` on, at least one. Raises as reading a log, and
+    ``NotAllowedError`` if the first entry has no counterpart in Kafka."""
+    end_offset, bytes_max, entries_max = bounds
     crossing = Crossing(conversions)
     place = await partition.place_of(offset)
-    entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
+    entries = await partition.entries_at(place, entries_max, bytes_max)
     if entries and _ends_before(entries[0], offset):  # compaction took what was behind it
         place = partition.positions.next_position(place)
-        entries = await partition.entries_at(place, ENTRIES_AT_ONCE, bytes_max)
+        entries = await partition.entries_at(place, entries_max, bytes_max)
     parts: list[Buffer] = []
     transactional: list[tuple[BatchHeader, bool | None]] = []
     size = 0

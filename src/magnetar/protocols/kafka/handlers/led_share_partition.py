@@ -25,7 +25,7 @@ import structlog
 
 from magnetar.model.errors import MagnetarError, NotLeaderError, ServiceNotReadyError
 from magnetar.protocols.kafka.coordination.share_states import ShareStates
-from magnetar.protocols.kafka.handlers.fetch import FetchedBatches, read_batches
+from magnetar.protocols.kafka.handlers.fetch import FetchedBatches, ReadBounds, read_batches
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.partitions.transaction_index import Aborted
 from magnetar.protocols.kafka.services import KafkaServices
@@ -144,9 +144,8 @@ class LedSharePartition:
                 at = self.machine.next_offset()
                 if at is None or at >= end_offset:
                     break
-                batches = await read_batches(
-                    self.partition, at, end_offset, wanted.bytes_max, self._services.conversions
-                )
+                bounds = ReadBounds(end_offset, wanted.bytes_max)
+                batches = await read_batches(self.partition, at, bounds, self._services.conversions)
                 aborted = await self._aborted(at, batches)
                 if not wanted.alive():
                     break
