@@ -105,6 +105,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with said_in_one_line():
+            # Of a micro-batch that was planned before a restart this is the first that is asked.
+            self._planner.be_patient()
             first, last = from_offset(start), from_offset(end)
             if first.initial:
                 return self._told(lost_between(first, last))

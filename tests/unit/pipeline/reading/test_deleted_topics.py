@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from magnetar.model.errors import ConfigError, DataLossError
+from magnetar.pipeline.brokers import log_watch
 from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.options.source_options import parse_read_options
 from magnetar.pipeline.places import from_offset
@@ -98,6 +99,18 @@ def test_a_topic_that_went_after_it_was_planned_is_a_loss(
     following = from_offset(stream.next(end))
     assert set(following.points) == {B}
     assert following.lost == {A: 1}
+
+
+def test_a_stream_that_is_started_again_waits_for_a_broker(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had a micro-batch planned asked once, for the ledgers of its ranges, and ended."""
+    monkeypatch.setattr(log_watch, "PAUSE_S", 0.001)
+    stream = Stream(cluster)
+    end = stream.next(stream.start)
+    stream.restart()
+    cluster.failures = 4
+    assert sorted(stream.values(stream.start, end)) == list(range(10))
 
 
 def test_it_ends_the_query_with_a_way_out(cluster: FakeCluster) -> None:
