@@ -104,6 +104,7 @@ class Query:
         values: list[int] = []
         lost = 0
         parts = self.ranges()
+        self.planner.be_patient()
         self.planner.pin(parts)
         for part in parts:
             reports = LossReports(fatal=self._options.fail_on_data_loss)

@@ -140,6 +140,13 @@ class Lives(RuleBasedStateMachine):
     def plan_only(self) -> None:
         self._do(self.query.plan)
 
+    @rule(which=st.integers(0, 1), again=st.booleans(), restarts=st.booleans())
+    def a_topic_goes_behind_a_plan(self, which: int, again: bool, restarts: bool) -> None:
+        self.plan_only()
+        self.delete(which, again, 2)
+        if restarts:
+            self.restart()
+
     @rule()
     def micro_batch(self) -> None:
         self._do(self._one)
