@@ -181,6 +181,19 @@ def test_an_epoch_that_was_cut_is_not_there_after_a_crash(tmp_path: Path) -> Non
     assert found.epochs.starts == ((3, 0),)
 
 
+def test_a_follower_stores_which_epochs_it_has(tmp_path: Path) -> None:
+    """Batches of segments that were synced are not read to find out."""
+    folder = tmp_path / "t-0"
+    log, _ = opened(folder)
+    for offset, epoch in ((0, 3), (1, 3), (2, 6)):
+        log.append_as_follower(batch([b"v"], offset=offset, epoch=epoch), NOW_MS)
+        if not offset:
+            log.store_epochs()
+    log.abandon()
+    found, _ = opened(folder, clean=True)
+    assert found.epochs.starts == ((3, 0), (6, 2))
+
+
 def test_a_cut_takes_the_list_of_batches_with_it(tmp_path: Path) -> None:
     """The next leader's batches may fill a segment to the same byte and offset."""
     log, _ = opened(tmp_path / "t-0")

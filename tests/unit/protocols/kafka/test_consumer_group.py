@@ -361,6 +361,43 @@ def test_who_does_not_give_up_in_time_is_out() -> None:
     assert (answer.error, answer.assigned) == (ErrorCode.UNKNOWN_MEMBER_ID, None)
 
 
+def test_who_does_not_say_what_it_has_begun_with_has_given_nothing_up() -> None:
+    """It said that it has nothing when it joined, and was told of four since."""
+    group = group_of()
+    first, second = joined(group, "a"), joined(group, "b")
+    for _ in range(3):
+        group.heartbeat(ConsumerHeartbeat("a", "new", first.epoch), 0)
+        assert beaten(group, second).using == NOWHERE
+
+
+def test_who_has_given_up_and_is_to_give_up_more_has_the_time_for_that_anew() -> None:
+    group = group_of(3)
+    first = joined(group, "a")
+    joined(group, "b")
+    beaten(group, first, 0)
+    joined(group, "c")
+    first.settles()
+    beaten(group, first, REBALANCE_MS - 1)
+    assert (first.epoch, len(first.target), len(first.using)) == (2, 1, 2)
+    group.members["b"].alive_until_ms = group.members["c"].alive_until_ms = 1 << 40
+    group.members["a"].alive_until_ms = 1 << 40
+    assert group.tick(2 * REBALANCE_MS - 2) == []
+    assert "a has not given up in time" in group.tick(2 * REBALANCE_MS - 1)[0]
+
+
+def test_the_time_to_give_up_begins_anew_with_another_coordinator() -> None:
+    group, store = group_of(), Store()
+    first = Client("a", ("t",))
+    first.hears(group.heartbeat(first.says()._replace(rebalance_ms=10_000), 0))
+    joined(group, "b")
+    beaten(group, first)
+    store.keep(group.take_changes())
+    again = store.group(5_000)
+    again.learn({"t"}, {"t": TopicShape(topic_id(1), 4)}, {}, 5_000)
+    assert again.tick(14_999) == []
+    assert "a has not given up in time" in again.tick(15_000)[0]
+
+
 def test_who_is_silent_is_out_after_its_session() -> None:
     group = group_of()
     first, second = joined(group, "a"), joined(group, "b")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.log.whole import Whole
 from magnetar.model.errors import (
     BrokerMetadataError,
     LedgerError,
@@ -626,6 +627,29 @@ def test_a_snapshot_is_written_while_commits_never_cease(monkeypatch: Any) -> No
         marked = log.cursors.durable()["offsets"].mark_delete
         assert log.positions.entries_between(marked, log.positions.readable) < 60
         assert [(await offset_of(world.peer(), f"t{n}"))[0] for n in range(5)] == [99] * 5
+
+    run(scenario)
+
+
+def test_what_a_former_coordinator_stored_last_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replica that was just elected may not show the end of its log yet."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        assert await committed(peer, 1) is ErrorCode.NONE
+        await world.broker.topics.unload(world.server.coordinator.topic_for(G))
+
+        async def not_yet(_self: Whole) -> None:
+            raise LogError("try again")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Whole, "wait_whole", not_yet)
+            asked = OffsetsGroup(G, topics=[TopicPartitions("t", [0])])
+            found = await peer.ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest(groups=[asked]))
+        assert found.groups[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await offset_of(peer))[0] == 1
 
     run(scenario)
 
