@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -84,6 +85,10 @@ var served = []string{
 	"Topics.GetPartitionedStats", "Topics.GetPartitionedStatsWithOption", "Topics.GetStats",
 	"Topics.GetStatsWithOption", "Topics.List", "Topics.Lookup", "Topics.Update",
 }
+
+var ratesAndLimits = regexp.MustCompile(
+	`^(Namespaces|Topics)\.(Get|Set|Remove)` +
+		`((Dispatch|Publish|Subscribe|SubscriptionDispatch)Rate|Max[A-Za-z]+)$`)
 
 // The client keeps no error of these.
 var errorDropped = []string{"BrokerStats.GetLoadReport"}
@@ -462,6 +467,15 @@ func (p *peer) topicPolicies() {
 	check(enforced, "enforced")
 	must(topics.RemoveSchemaValidationEnforced(topic(plain)))
 	p.backlogQuotas()
+	space, err := utils.GetNameSpaceName("go", "a")
+	must(err)
+	must(p.admin.Namespaces().SetMaxProducersPerTopic(*space, 9))
+	producers, err := p.admin.Namespaces().GetMaxProducersPerTopic(*space)
+	must(err)
+	check(producers == 9, "producers: %d", producers)
+	must(p.admin.Namespaces().RemoveMaxProducersPerTopic(*space))
+	must(topics.SetPublishRate(topic(plain), utils.PublishRateData{PublishThrottlingRateInMsg: 100}))
+	must(topics.RemovePublishRate(topic(plain)))
 	must(topics.Compact(topic(plain)))
 	status, err := topics.CompactStatus(topic(plain))
 	must(err)
@@ -534,7 +548,7 @@ func (p *peer) everythingElse() {
 			method := kind.Method(at)
 			name := getter.Name + "." + method.Name
 			if slices.Contains(served, name) || slices.Contains(errorDropped, name) ||
-				strings.HasSuffix(method.Name, "WithContext") {
+				ratesAndLimits.MatchString(name) || strings.HasSuffix(method.Name, "WithContext") {
 				continue
 			}
 			if found := p.outcome(name, part.MethodByName(method.Name)); found != "" {
