@@ -184,6 +184,20 @@ def test_the_view_has_the_last_of_each_key_and_then_the_log() -> None:
     asyncio.run(scenario())
 
 
+def test_what_survived_is_deleted_with_the_log() -> None:
+    async def scenario() -> None:
+        world = World()
+        log, _ = await opened(world)
+        await compact(log, Words())
+        assert log.compaction.stats is not None
+        assert alive(world, log) == {log.compaction.stats.ledger_id}
+        await log.close()
+        await Process(world).store(KEEP).delete(NAME)
+        assert world.alive() == set()
+
+    asyncio.run(scenario())
+
+
 def test_a_reader_may_begin_anywhere_in_the_view() -> None:
     async def scenario() -> None:
         log = await Process(World()).store(KEEP).open(NAME)

@@ -13,6 +13,7 @@ from magnetar.log.housekeeping import HOUSEKEEPING_S
 from magnetar.log.managed import catch_up
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import log_path
+from magnetar.log.policy import LogPolicy, Retention, RollRule
 from magnetar.log.seam import Checkpoint, ReadableLog
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
@@ -211,6 +212,32 @@ def test_a_ledger_that_failed_empty_is_deleted(away: bool) -> None:
         await asyncio.sleep(HOUSEKEEPING_S)
         assert world.alive() == {2}
         await log.close()
+
+    run_virtual(scenario())
+
+
+def test_what_could_not_be_deleted_when_it_was_trimmed_goes_with_the_log() -> None:
+    """Its record alone names it."""
+
+    async def scenario() -> None:
+        world = World()
+        process = Process(world)
+        log = await process.store(SMALL).open(NAME)
+        await publish(log, 0, 25)
+        held = {each.ledger_id for each in log.stats().ledgers}
+
+        async def no_answer(ledger_id: int) -> None:
+            raise MetadataError("no answer")
+
+        process.ledgers.delete = no_answer  # type: ignore[method-assign]
+        log.set_policy(LogPolicy(RollRule(10, 1 << 30, 1 << 30), Retention(0, 0)))
+        await asyncio.sleep(1)
+        await log.close()
+        left = held - {each.ledger_id for each in log.stats().ledgers}
+        assert left
+        assert left <= world.alive()
+        await Process(world).store(SMALL).delete(NAME)
+        assert world.alive() == set()
 
     run_virtual(scenario())
 

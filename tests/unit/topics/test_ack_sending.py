@@ -94,6 +94,9 @@ def test_changes_that_another_term_took_are_no_use_to_it() -> None:
     sending.sends_whole()  # a reset
     sending.answered(TERM + 2)
     assert sending.stored == 3
+    assert sending.begin(4, True) is Send.CHANGES
+    sending.answered(TERM + 2)
+    assert sending.stored == 4, "that one has taken all before"
 
 
 @dataclass

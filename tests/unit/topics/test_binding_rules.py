@@ -56,6 +56,7 @@ def test_only_the_bound_broker_is_heard() -> None:
     for other in (B._replace(epoch=1), A_AGAIN._replace(epoch=1), A, A._replace(epoch=2)):
         assert not holds(bound, other)
     assert not holds(over(bound), bound)
+    assert over(bound).epoch == bound.epoch + 1, "what is said of before counts no more"
     assert not holds(Binding(3), Binding(3)), "nobody is nobody's"
 
 

@@ -14,8 +14,14 @@ from magnetar.env.flush_timer import FlushTimer
 from magnetar.env.tasks import TaskScope, fails
 from magnetar.log.acknowledgements import AckImage, AckState
 from magnetar.log.managed.chain import Chain, LedgerInfo
-from magnetar.model.errors import BindingEndedError, MagnetarError, ServiceNotReadyError
+from magnetar.model.errors import (
+    BindingEndedError,
+    MagnetarError,
+    NotAllowedError,
+    ServiceNotReadyError,
+)
 from magnetar.model.ids import Position
+from magnetar.topics.consuming.bound import SeatsTaken
 from magnetar.topics.following import remote_acks
 from magnetar.topics.following.remote_acks import Borrowed, CursorOwners, LentCursor, RemoteAckStore
 from magnetar_sim.world.virtual_time import run_virtual
@@ -42,6 +48,8 @@ class Site:
             merge=self._merge,
             open_topic=self._open_topic,
             release=self._release,
+            delete=self._delete,
+            keep=self._keep,
             forget=lambda _topic, _name: self.calls.append("forget"),
         )
         cursor = LentCursor(TOPIC, "s", 1)
@@ -72,6 +80,13 @@ class Site:
 
     async def _release(self, _cursor: LentCursor) -> None:
         self.calls.append("release")
+
+    async def _delete(self, _cursor: LentCursor) -> None:
+        self.calls.append("delete")
+
+    async def _keep(self, _cursor: LentCursor, _seats: SeatsTaken | None) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
 
     def acknowledge(self, entry_id: int) -> None:
         self.state.acknowledge_cumulative(Position(1, entry_id))
@@ -199,6 +214,49 @@ def test_an_owner_that_does_not_answer_is_asked_less_and_less_often() -> None:
         site.failures.clear()
         await site.store.wait_stored()
         assert site.held == Position(1, 2)
+
+    run(scenario)
+
+
+def test_what_the_owner_refuses_to_take_ends_the_binding() -> None:
+    """It would refuse it for ever, and whoever waits would wait as long as that."""
+
+    async def scenario(site: Site) -> None:
+        site.failures = [NotAllowedError("past the end of the log")] * 9
+        site.acknowledge(2)
+        with pytest.raises(NotAllowedError, match="past the end"):
+            await site.store.wait_stored()
+        assert (site.calls, len(site.ended)) == (["store", "forget"], 1)
+
+    run(scenario)
+
+
+def test_nothing_is_sent_for_what_was_deleted() -> None:
+    async def scenario(site: Site) -> None:
+        await site.store.mark_deleted()
+        site.acknowledge(4)
+        await asyncio.sleep(1.0)
+        assert site.calls == ["delete", "forget"]
+        with pytest.raises(BindingEndedError, match="was deleted"):
+            await site.store.wait_stored()
+        assert site.ended == [], "who has deleted it knows"
+
+    run(scenario)
+
+
+def test_an_owner_that_knows_no_such_binding_ends_it_when_it_has_asked() -> None:
+    async def scenario(site: Site) -> None:
+        async def seats() -> SeatsTaken | None:
+            return SeatsTaken(1, 2)
+
+        site.failures = [ServiceNotReadyError("not now")]
+        site.store.keep(seats())
+        await asyncio.sleep(0.1)
+        assert site.ended == [], "it asks again"
+        site.failures = [BindingEndedError("it is another's")]
+        site.store.keep(seats())
+        await asyncio.sleep(0.1)
+        assert [str(each) for each in site.ended] == ["it is another's"]
 
     run(scenario)
 

@@ -20,16 +20,18 @@ from magnetar.log.acknowledgements import AckImage
 from magnetar.log.seam import Binding
 from magnetar.model.errors import (
     BindingEndedError,
+    ConsumerBusyError,
     LogError,
     MagnetarError,
     NotAllowedError,
     ServiceNotReadyError,
+    TooManyConnectionsError,
     TopicNotFoundError,
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar.protocols.pulsar.handlers import bound_cursors
 from magnetar.protocols.pulsar.owner_links import OwnerLinks
-from magnetar.topics.consuming.subscription import Subscription
+from magnetar.topics.consuming.subscription import Kind, Subscription
 from magnetar.topics.following.followed_topic import FollowedTopic
 from magnetar.topics.following.remote_acks import LentCursor, NewsKind, OwnerNews
 from magnetar.topics.seek import seek
@@ -1235,6 +1237,306 @@ def test_one_that_is_wanted_twice_is_given_back_once() -> None:
         await topic._give_back(serving, only_unused=False)
         assert two.bound() is not None
         assert await peer.heard() == []
+
+    with_two(scenario)
+
+
+def test_one_is_given_back_when_nobody_has_used_it_for_a_while() -> None:
+    """Each time for itself: what it was unused before somebody came does not count."""
+
+    class Clock:
+        ahead_s = 0.0
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self._loop = loop
+
+        def time(self) -> float:
+            return self._loop.time() + self.ahead_s
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._loop, name)
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
+        assert isinstance(topic, FollowedTopic)
+        clock = Clock(asyncio.get_running_loop())
+        topic._loop, topic._idle_s = clock, 1000.0  # type: ignore[assignment]
+
+        async def look(later_s: float) -> bool:
+            """Whether it is served here still, after a look so much later."""
+            clock.ahead_s += later_s
+            topic._look_for_unused()
+            await asyncio.sleep(0.1)
+            return "s" in topic.subscriptions
+
+        assert await look(5000)
+        peer.lose()
+        assert await look(100)
+        assert not topic.idle, "it is bound"
+        assert await look(990)
+        other = two.reading.peer()
+        await succeeded(other, other.subscribe())
+        assert await look(990)
+        other.lose()
+        assert await look(0)
+        assert await look(990)
+        assert not await look(11)
+        await eventually(lambda: two.bound() is None)
+        assert topic.idle
+
+    with_two(scenario)
+
+
+def test_what_the_owner_acknowledges_is_no_longer_out() -> None:
+    """A consumer that has as much unacknowledged as it may is served again."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe("r", EXCLUSIVE, durable=False))
+        topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
+        assert isinstance(topic, FollowedTopic)
+        topic._limits = topic._limits._replace(unacked_messages_max=3)
+        other = two.reading.peer()
+        await succeeded(other, other.subscribe())
+        other.flow(100)
+        assert await entries(other, 3) == [0, 1, 2]
+        two.owner.topic().subscription("s").expire(Position(1, 3))
+        assert await entries(other, 3) == [3, 4, 5]
+
+    with_two(scenario)
+
+
+def test_nobody_is_refused_for_the_sake_of_one_who_is_dead_elsewhere() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        bindings, held = two.owner.broker.bindings, two.bound()
+        assert held is not None
+
+        async def dead(_client: object) -> bool:
+            return False
+
+        with pytest.raises(ConsumerBusyError):
+            await bindings.check_room(NAME, "s", held.broker_id, Kind.EXCLUSIVE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(two.serving().consumers[0].client), "is_alive", dead)
+            await bindings.check_room(NAME, "s", held.broker_id, Kind.EXCLUSIVE)
+        assert two.serving().consumers == []
+
+    with_two(scenario)
+
+
+def test_consumers_are_told_when_what_they_acknowledged_is_stored() -> None:
+    """They come back at once, and whoever serves them then is to know of it."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(2)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        peer.flow(10)
+        await entries(peer, 2)
+        links, gate, asked = two.links(), asyncio.Event(), asyncio.Event()
+        release = links.release
+
+        async def slow(cursor: LentCursor) -> None:
+            asked.set()
+            await gate.wait()
+            await release(cursor)
+
+        links.release = slow  # type: ignore[method-assign]
+        leaving = asyncio.ensure_future(two.reading.broker.leave())
+        await asked.wait()
+        await asyncio.sleep(0.1)
+        before = await peer.kinds()
+        gate.set()
+        await leaving
+        assert "CLOSE_CONSUMER" not in before
+        assert "CLOSE_CONSUMER" in await peer.kinds()
+
+    with_two(scenario)
+
+
+def test_a_deletion_that_failed_leaves_a_subscription_that_hears_of_its_owner() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(6)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        links = two.links()
+        delete = links.delete
+
+        async def away(_cursor: LentCursor) -> None:
+            raise ServiceNotReadyError("nobody is there")
+
+        links.delete = away  # type: ignore[method-assign]
+        topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
+        assert topic is not None
+        with pytest.raises(ServiceNotReadyError, match="nobody is there"):
+            await topic.delete_subscription("s", force=True)
+        links.delete = delete  # type: ignore[method-assign]
+        other = two.reading.peer()
+        await succeeded(other, other.subscribe())
+        two.owner.topic().subscription("s").expire(Position(1, 3))
+        await eventually(lambda: two.serving().cursor.mark_delete == Position(1, 2))
+        other.flow(10)
+        assert await entries(other, 3) == [3, 4, 5]
+        await topic.delete_subscription("s", force=True)
+        assert "s" not in two.owner.topic().subscriptions
+
+    with_two(scenario)
+
+
+def test_a_topic_that_nobody_subscribed_to_is_not_followed_for_ever() -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        followed = two.reading.services.followed
+        assert followed is not None
+        followed._config = replace(followed._config, idle_topic_unload_ms=20)
+        await followed.get(NAME, create=False)
+        assert len(followed) == 1
+        await eventually(lambda: len(followed) == 0)
+
+    with_two(scenario)
+
+
+def test_no_more_topics_are_followed_than_are_allowed() -> None:
+    """Those that are just being opened count."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        followed = two.reading.services.followed
+        assert followed is not None
+        followed._config = replace(followed._config, open_topics_max=1)
+        names = [NAME, parse_topic("another")]
+        asked = [followed.get(name, create=True) for name in names]
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(first, FollowedTopic)
+        assert isinstance(second, TooManyConnectionsError)
+
+    with_two(scenario)
+
+
+def test_nobody_is_served_by_the_owner_when_the_next_binding_may_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From then on the other broker may serve it; and whoever waits for the end of the binding
+    before it is told of that."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(3)
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        subscription = two.owner.topic().subscription("s")
+        lending, gate, storing = subscription.cursor.lending, asyncio.Event(), asyncio.Event()
+        assert lending is not None
+        bind = lending.bind
+
+        async def slow(binding: Binding) -> None:
+            storing.set()
+            await gate.wait()
+            await bind(binding)
+
+        monkeypatch.setattr(lending, "bind", slow)
+        binding = asyncio.ensure_future(two.links().bind(NAME, "s", EARLIEST, {}, lambda _: None))
+        await storing.wait()
+        told = await at_owner.kinds()
+        at_owner.flow(10)
+        await asyncio.sleep(0.05)
+        after = await at_owner.kinds()
+        gate.set()
+        await binding
+        assert (told, after) == (["CLOSE_CONSUMER"], [])
+        before = subscription.bound
+        assert before is not None
+        await two.links().bind(NAME, "s", EARLIEST, {}, lambda _: None)
+        assert before.over.is_set()
+        assert subscription.bound is not before
+
+    with_two(scenario)
+
+
+def other_broker(two: Two, monkeypatch: pytest.MonkeyPatch) -> Binding:
+    """A second read-only broker, as it would ask."""
+    bindings = two.owner.broker.bindings
+    starts = bindings._starts
+
+    async def both() -> dict[str, int]:
+        return {**await starts(), "other": 7}
+
+    monkeypatch.setattr(bindings, "_starts", both)
+    return Binding(0, "other", 7, "pulsar://other:6650")
+
+
+class Deaf:
+    """A broker that is told nothing that it minds."""
+
+    connected = True
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def test_a_broker_that_wants_what_another_serves_waits_until_it_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe())
+        bindings, held, topic = two.owner.broker.bindings, two.bound(), two.owner.topic()
+        assert held is not None
+        asker = other_broker(two, monkeypatch)
+        asking = bindings.bind(topic, "s", EARLIEST, {}, asker, Deaf())
+        binding = asyncio.ensure_future(asking)
+        await asyncio.sleep(0.1)
+        assert not binding.done()
+        await bindings.end(NAME, "s", held.broker_id)
+        assert (await binding).binding.broker_id == "other"
+        assert two.bound() == (await binding).binding
+
+    with_two(scenario)
+
+
+@pytest.mark.parametrize("when", ["it waits for its turn", "it asks who is registered"])
+def test_what_ends_while_a_broker_asks_for_it_is_not_bound(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        at_owner = two.owner.peer()
+        await succeeded(at_owner, at_owner.subscribe())
+        bindings, topic = two.owner.broker.bindings, two.owner.topic()
+        asker, gate = other_broker(two, monkeypatch), asyncio.Event()
+        starts, lent = bindings._starts, topic.subscription("s").cursor.lending
+
+        async def slow() -> Any:
+            await gate.wait()
+            return await starts()
+
+        async def ask() -> object:
+            return await bindings.bind(topic, "s", EARLIEST, {}, asker, Deaf())
+
+        if when == "it waits for its turn":
+            async with topic.subscription("s").lock:
+                deleting = asyncio.ensure_future(topic.delete_subscription("s", force=True))
+                await asyncio.sleep(0)
+                asking = asyncio.ensure_future(ask())
+                await asyncio.sleep(0.05)
+            await deleting
+        else:
+            monkeypatch.setattr(bindings, "_starts", slow)
+            asking = asyncio.ensure_future(ask())
+            await asyncio.sleep(0.05)
+            topic.stop()
+            gate.set()
+        with pytest.raises(ServiceNotReadyError, match="just ended"):
+            await asking
+        assert lent is not None
+        assert not lent.binding
 
     with_two(scenario)
 
