@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import re
+import shutil
 import statistics
 import subprocess
 from collections import defaultdict
@@ -53,6 +54,8 @@ BENCHMARK_LOADS: Final = (
 """Large: what that client calls its throttle bounds the adds of a second, too, and 200 measure a
 client that sends 200 a second."""
 WARM_S: Final = 5
+FREE_GB: Final = 30
+"""What the adds of a load may take on the disk, of three bookies with their journals."""
 PATIENCE_S: Final = 300
 OWN_LOAD: Final = Path(__file__).with_name("AddsLoad.java")
 SAID: Final = re.compile(r"adds (\d+) of (\d+) in (\d+) ms, us: ([\d.]+) ([\d.]+) ([\d.]+)")
@@ -151,8 +154,17 @@ class Said:
     latencies_ms: tuple[float, ...]
 
 
+def check_room(folder: Path) -> None:
+    """A bookie of either kind refuses adds on a disk that is nearly full, and what this client says
+    then is that its ledger was closed."""
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb < FREE_GB:
+        raise SystemExit(f"{folder}: {free_gb:.0f} GB free, {FREE_GB} wanted; make room first")
+
+
 def one_side(kind: str, load: Load, rows: dict[str, list[float]]) -> None:
     with work_directory() as folder, ZooKeeperServer(folder / "zookeeper") as zookeeper:
+        check_room(folder)
         asyncio.run(initialize(f"zk://{zookeeper.address}"))
         running = (
             java_bookies(load.kept, zookeeper, folder)
@@ -204,6 +216,8 @@ def main() -> None:
     load = Load(given.kept.resolve(), source, 3 if given.quick else given.seconds)
     found = run(load, given.rounds)
     cells = []
+    if not found[OURS]:
+        raise SystemExit(f"no round of {OURS} got to a load: see what its client said")
     for row, own in found[OURS].items():
         if not found[JAVA][row]:
             raise SystemExit(f"no round of {JAVA} got to {row!r}: see what its client said")
