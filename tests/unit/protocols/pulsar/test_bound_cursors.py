@@ -1299,7 +1299,8 @@ def test_what_the_owner_acknowledges_is_no_longer_out() -> None:
         await succeeded(peer, peer.subscribe("r", EXCLUSIVE, durable=False))
         topic = two.reading.services.followed.find(NAME)  # type: ignore[union-attr]
         assert isinstance(topic, FollowedTopic)
-        topic._limits = topic._limits._replace(unacked_messages_max=3)
+        limits = topic.policy.limits._replace(unacked_each=3)
+        topic.set_policy(topic.policy._replace(limits=limits))
         other = two.reading.peer()
         await succeeded(other, other.subscribe())
         other.flow(100)
