@@ -86,6 +86,9 @@ def after_each_task(step: Callable[[], None]) -> None:
 STREAM_PLANNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The module that Spark runs as the process which plans a stream."""
 
+ENDING_S: Final = 15.0
+"""The process is gone after that, whatever it waits for."""
+
 
 def when_ended(stop: Callable[[], None]) -> None:
     """``stop()`` when Spark ends the process that plans a stream: it does so by SIGTERM, with which
@@ -97,7 +100,10 @@ def when_ended(stop: Callable[[], None]) -> None:
         return
 
     def ended(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another one does not wait
+        # Spark may say it twice: by its default the second one would end what the first began.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, ENDING_S)
         try:
             stop()
         finally:
