@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from magnetar.cli.limits import NO_LIMIT, as_size, as_time
+from magnetar.cli.options import with_options
 from magnetar.cli.rest import RestClient
 from magnetar.model.errors import ConfigError
 
@@ -25,7 +26,8 @@ ACTIONS: Final = {
 
 def quota_options(command: F) -> F:
     """Of ``set``, at both levels."""
-    for option in reversed(
+    return with_options(
+        command,
         (
             click.option(
                 "--backlog-size",
@@ -43,10 +45,8 @@ def quota_options(command: F) -> F:
                 help="With one of those two, what is done past it: producers wait (hold) or fail "
                 "(exception), or the slowest subscriptions go on without what is too much (evict).",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def quota_bodies(size: str | None, age: str | None, action: str | None) -> dict[str, object]:

@@ -28,6 +28,7 @@ from magnetar.cli.limit_options import (
 from magnetar.cli.limits import NO_LIMIT
 from magnetar.cli.limits import as_size as _size
 from magnetar.cli.limits import as_time as _time
+from magnetar.cli.options import with_options
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.permissions import of_namespaces
 from magnetar.cli.rate_options import RATE_PARTS, rate_bodies, rate_options
@@ -81,7 +82,8 @@ _new_subscriptions = click.option(
 
 def _options(command: F) -> F:
     """Of ``set``, at both levels."""
-    for option in reversed(
+    command = with_options(
+        command,
         (
             click.option(
                 "--retention-time",
@@ -144,9 +146,8 @@ def _options(command: F) -> F:
                 type=click.Choice(("ledger", "partition")),
                 help="What keeps topics that are made from now on.",
             ),
-        )
-    ):
-        command = option(command)
+        ),
+    )
     return rate_options(limit_options(command))
 
 

@@ -8,6 +8,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from magnetar.cli.limits import NO_LIMIT
+from magnetar.cli.options import with_options
+from magnetar.cluster.policies.rate_values import SUBSCRIBE_PERIOD_S
 from magnetar.config_loading import BYTE_UNITS, whole_number
 from magnetar.model.errors import ConfigError
 
@@ -15,10 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 RATE_PARTS: Final = ("publishRate", "dispatchRate", "subscriptionDispatchRate", "subscribeRate")
 """Of paths."""
-SUBSCRIBE_PERIOD_S: Final = 30
 UNLIMITED: Final = "unlimited"
 RELATIVE: Final = "relative"
-NO_LIMIT: Final = -1
 
 
 class _Rate(NamedTuple):
@@ -29,7 +30,8 @@ class _Rate(NamedTuple):
 
 def rate_options(command: F) -> F:
     """Of ``set``, at both levels."""
-    for option in reversed(
+    return with_options(
+        command,
         (
             click.option(
                 "--publish-rate",
@@ -53,10 +55,8 @@ def rate_options(command: F) -> F:
                 metavar="TIMES",
                 help="How often a consumer may subscribe to a topic in 30 s; unlimited.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def rate_bodies(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from magnetar.cli import process
+from magnetar.cli.options import with_options
 from magnetar.cli.paths import GivenPath
 from magnetar.config import Config
 from magnetar.config_loading import load
@@ -41,9 +42,7 @@ COMMON = (
 
 def common_options(command: F) -> F:
     """``--config``, ``--set`` and the log options, which every server takes."""
-    for option in reversed(COMMON):
-        command = option(command)
-    return command
+    return with_options(command, COMMON)
 
 
 def configured(

@@ -15,11 +15,16 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.cluster.policies.policy_values import NUMBER_MAX, as_number, as_object, no_more
+from magnetar.cluster.policies.policy_values import (
+    BYTES_MAX,
+    NUMBER_MAX,
+    as_number,
+    as_object,
+    no_more,
+)
 from magnetar.model.errors import InvalidPolicyError
 
 NONE: Final = -1
-BYTES_MAX: Final = 2**63 - 1
 INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 

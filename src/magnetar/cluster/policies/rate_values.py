@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.cluster.policies.policy_values import (
+    BYTES_MAX,
     NUMBER_MAX,
     as_flag,
     as_number,
@@ -17,7 +18,6 @@ from magnetar.cluster.policies.policy_values import (
     no_more,
 )
 
-BYTES_MAX: Final = 2**63 - 1
 NO_LIMIT: Final = -1
 PERIOD: Final = "ratePeriodInSecond"
 SUBSCRIBE_PERIOD_S: Final = 30
