@@ -278,6 +278,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("consumer", "delays", "transaction_view"),
         ("acknowledging", "dispatcher"),
         ("subscription",),
+        ("giving_back",),
     ),
     "magnetar.protocols.pulsar": (
         (

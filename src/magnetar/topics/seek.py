@@ -11,7 +11,9 @@ Why: docs/adr/0063-seeks-send-consumers-away.md.
 
 from __future__ import annotations
 
-from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
+from functools import partial
+
+from magnetar.topics.consuming.giving_back import once_given_back
 from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.positions import Place, PublishTime, seek_target
 from magnetar.topics.subscribable import SubscribableTopic
@@ -26,24 +28,9 @@ async def seek(
     stood is known there."""
     # Held: its consumers are sent away, so that perhaps nobody is connected while it waits.
     with topic.held():
-        await _seek(topic, subscription, place, back_to)
-
-
-async def _seek(
-    topic: SubscribableTopic, subscription: Subscription, place: Place, back_to: str
-) -> None:
-    """Another broker may have got the subscription just now. That one gives it back first: it would
-    send messages from where it stood until it heard of the end."""
-    asked: BoundSubscription | None = None
-    for _ in range(TIMES_BOUND_MAX):
-        async with subscription.lock:
-            bound = subscription.bound
-            if bound is None or bound is asked:
-                await _seek_here(topic, subscription, place, back_to)
-                return
-        asked = bound
-        await bound.give_back()
-    raise goes_to_others(subscription.name, topic.name)
+        # A broker that serves it would send messages from where it stood until it heard of the end.
+        work = partial(_seek_here, topic, subscription, place, back_to)
+        await once_given_back(subscription, topic.name, work)
 
 
 async def _seek_here(

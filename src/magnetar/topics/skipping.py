@@ -8,6 +8,7 @@ is not counted twice: where the reading has come is acknowledged after each piec
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from magnetar.log.acknowledgements import ack_set_bits, ack_set_words
@@ -20,8 +21,8 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
     ProtocolError,
 )
-from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
 from magnetar.topics.consuming.feed import behind_lost
+from magnetar.topics.consuming.giving_back import once_given_back
 from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.entry_format import describe
 from magnetar.topics.reading_on import entries_until, place_of
@@ -39,18 +40,9 @@ async def skip_messages(topic: SubscribableTopic, subscription: Subscription, co
 
     A broker that serves it gives it back first: what it was told is acknowledged is not to be
     skipped once more."""
-    asked: BoundSubscription | None = None
     with topic.held():
-        for _ in range(TIMES_BOUND_MAX):
-            async with subscription.lock:
-                bound = subscription.bound
-                if bound is None or bound is asked:
-                    await _skip(topic, subscription, count)
-                    break
-            asked = bound
-            await bound.give_back()
-        else:
-            raise goes_to_others(subscription.name, topic.name)
+        work = partial(_skip, topic, subscription, count)
+        await once_given_back(subscription, topic.name, work)
         await subscription.cursor.wait_stored()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -32,8 +33,9 @@ from magnetar.model.errors import (
     TooManyConnectionsError,
 )
 from magnetar.model.ids import Position
-from magnetar.topics.consuming.bound import TIMES_BOUND_MAX, BoundSubscription, goes_to_others
+from magnetar.topics.consuming.bound import BoundSubscription
 from magnetar.topics.consuming.consumer import Consumer
+from magnetar.topics.consuming.giving_back import once_given_back
 from magnetar.topics.consuming.subscription import Limits, Subscription
 from magnetar.topics.consuming.transaction_view import Given, given_between, last_delivered
 from magnetar.topics.entry_format import EntryFormat
@@ -360,18 +362,15 @@ class SubscribableTopic:
         get messages of what is deleted. Raises ``SubscriptionNotFoundError``, ``NotAllowedError``
         (consumers are connected and ``force`` is not set), and what deleting the cursor failed
         with: the subscription stays."""
-        subscription, asked = self.subscription(name), asker
+        subscription = self.subscription(name)
         with self.held():
-            for _ in range(TIMES_BOUND_MAX):
-                async with subscription.lock:
-                    self._check_deletable(subscription, force)
-                    bound = subscription.bound
-                    if bound is None or bound is asked:
-                        await self._delete_subscription(subscription)
-                        return
-                asked = bound
-                await bound.give_back()
-        raise goes_to_others(subscription.name, self.name)
+            await once_given_back(
+                subscription,
+                self.name,
+                partial(self._delete_subscription, subscription),
+                check=partial(self._check_deletable, subscription, force),
+                asker=asker,
+            )
 
     def _check_deletable(self, subscription: Subscription, force: bool) -> None:
         name, bound = subscription.name, subscription.bound

@@ -205,8 +205,9 @@ class Topic(SubscribableTopic):
         return SendLimits(self.publish_throttle, bytes_max)
 
     def _limit_sends(self) -> None:
+        limits = self._send_limits()
         for producer in self.producers.values():
-            producer.limits = self._send_limits()
+            producer.limits = limits
 
     def _change_deduplication(self) -> None:
         if not self.deduplication.settled(self.policy.deduplicates):

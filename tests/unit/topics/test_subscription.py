@@ -28,7 +28,6 @@ from tests.doubles.memory_log import MemoryLog
 from tests.interop.pulsar.wire import checked, message
 
 LIMITS = Limits(
-    unacked_messages_max=2,
     consumers_max=3,
     delayed_entries_max=4,
     look_ahead=LookAhead(2, 5, 100),
@@ -103,6 +102,7 @@ class Site:
             DelayPolicy(tick_ms=10),
             lambda: self.now_ms,
         )
+        self.subscription.limit_unacked(2, 0)
 
     def join(
         self, kind: Kind, permits: int, name: str = "c", returns_skipped: bool = False

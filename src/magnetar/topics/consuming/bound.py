@@ -8,19 +8,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.log.seam import Binding
-from magnetar.model.errors import ServiceNotReadyError
 from magnetar.model.ids import Position
 
 GIVEN_BACK_S: Final = 5.0
-TIMES_BOUND_MAX: Final = 5
-"""So often who wants a subscription has it given back, while others get it in between."""
-
-
-def goes_to_others(subscription: str, topic: object) -> ServiceNotReadyError:
-    """It was given back ``TIMES_BOUND_MAX`` times, and each time another broker got it."""
-    return ServiceNotReadyError(
-        f"subscription {subscription} of {topic} goes to other brokers again and again; try again"
-    )
 
 
 class SeatsTaken(NamedTuple):

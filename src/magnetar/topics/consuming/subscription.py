@@ -84,7 +84,6 @@ class Limits(NamedTuple):
     """``delayed_entries_max``: that wait until they are due, before nothing more is read.
     ``look_ahead``: of all Key_Shared subscriptions of the broker."""
 
-    unacked_messages_max: int
     consumers_max: int
     delayed_entries_max: int
     look_ahead: LookAhead
@@ -93,7 +92,6 @@ class Limits(NamedTuple):
 def limits_of(config: BrokerConfig) -> Limits:
     """For all subscriptions of a broker."""
     return Limits(
-        config.unacknowledged_per_consumer_max,
         config.consumers_per_subscription_max,
         config.delayed_entries_per_subscription_max,
         LookAhead(
@@ -160,7 +158,7 @@ class Subscription:
         self.dispatcher = Dispatcher(
             source, cursor, scope, traffic, entry_format, self._single, now_ms
         )
-        self._unacked_max = limits.unacked_messages_max
+        self._unacked_max = ANY
         self._rate_limit = NO_RATE
         self._throttle: TopicThrottle | None = None
         lending = cursor.lending
