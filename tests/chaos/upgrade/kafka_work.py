@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 WAIT_S: Final = 120.0
 PARTITIONS: Final = 3
 PAUSE_S: Final = 0.02
+TRANSACTION_S: Final = 30.0
 LOG_LEVEL: Final = 2
 """Of the library: critical. Connections that break are what this is about."""
 ENGINES: Final = ("ledger", "partition")
@@ -102,14 +103,40 @@ class Consuming(threading.Thread):
 
 
 class Piping(threading.Thread):
-    """Reads one topic and writes ``OUT``, with its offsets, in one transaction after the other."""
+    """Reads one topic and writes ``OUT``, with its offsets, in one transaction after the other.
+
+    A client that stands still is left for a new one with the same transactional id: librdkafka
+    (2.16 too) waits for ever, past the time it is given, where a broker that coordinates the group
+    leaves the cluster's metadata within ``send_offsets_to_transaction`` (its issues 5456, 5511)."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="pipe", daemon=True)
         self.over = threading.Event()
-        self.committed = self.aborted = 0
+        self.committed = self.aborted = self.left = 0
         self.troubles: list[str] = []
+        self._servers = bootstrap
         self._topic = topic
+
+    def run(self) -> None:
+        while not self.over.is_set() and not self.troubles:
+            client = _PipeClient(self, self._servers, self._topic)
+            client.start()
+            while client.is_alive() and not client.stands_still:
+                client.join(0.5)
+            if client.is_alive():
+                self.left += 1
+                client.leave()
+
+
+class _PipeClient(threading.Thread):
+    """Of the pipe until it is over, or until it is left: its producer is fenced then."""
+
+    def __init__(self, pipe: Piping, bootstrap: str, topic: str) -> None:
+        super().__init__(name="pipe's client", daemon=True)
+        self._pipe = pipe
+        self._topic = topic
+        self._left = False
+        self._begun_s = time.monotonic()
         self._consumer = confluent.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -125,22 +152,35 @@ class Piping(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "log_level": LOG_LEVEL,
                 "transactional.id": "pipe",
-                "transaction.timeout.ms": 30_000,
+                "transaction.timeout.ms": int(TRANSACTION_S * 1000),
                 "linger.ms": 5,
             }
         )
 
+    @property
+    def stands_still(self) -> bool:
+        """Its transaction has been aborted since, by time."""
+        return time.monotonic() - self._begun_s > 1.5 * TRANSACTION_S
+
+    def leave(self) -> None:
+        """Its partitions go to the next one."""
+        self._left = True
+        self._consumer.close()
+
     def run(self) -> None:
+        pipe = self._pipe
         try:
             self._producer.init_transactions(WAIT_S)
             self._consumer.subscribe([self._topic])
-            while not self.over.is_set():
+            while not pipe.over.is_set():
+                self._begun_s = time.monotonic()
                 found = [each for each in self._consumer.consume(200, 0.5) if not each.error()]
                 if found:
                     self._pass_on(found)
-        except confluent.KafkaException as error:
-            self.troubles.append(f"pipe: {error}")
-        self._consumer.close()
+            self._consumer.close()
+        except (confluent.KafkaException, RuntimeError) as error:  # a consumer that was closed
+            if not self._left:
+                pipe.troubles.append(f"pipe: {error}")
 
     def _pass_on(self, found: Sequence[Any]) -> None:
         self._producer.begin_transaction()
@@ -153,12 +193,12 @@ class Piping(threading.Thread):
                 WAIT_S,
             )
             self._producer.commit_transaction(WAIT_S)
-            self.committed += 1
+            self._pipe.committed += 1
         except confluent.KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             self._producer.abort_transaction(WAIT_S)
-            self.aborted += 1
+            self._pipe.aborted += 1
             self._go_back(found)
 
     def _go_back(self, found: Sequence[Any]) -> None:
@@ -277,6 +317,7 @@ class KafkaWork:
             **{f"had by group {each.protocol}": each.had.total() for each in self.consumers},
             "transactions": self.pipe.committed,
             "aborted": self.pipe.aborted,
+            "clients of the pipe that stood still": self.pipe.left,
         }
 
 
