@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from magnetar.cluster.policies.backlog_quotas import BacklogQuota, BacklogQuotas, QuotaAction
@@ -18,6 +20,7 @@ from magnetar.cluster.policies.policies import (
     decode_policies,
     encode_value,
 )
+from magnetar.cluster.policies.policy_values import Layered
 from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
 from magnetar.cluster.policies.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
@@ -177,6 +180,26 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.backlog_quotas,
     )
     assert Policies().over(MEANT) == MEANT
+
+
+@dataclass(frozen=True, slots=True)
+class Inner(Layered):
+    one: int | None = None
+    two: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outer(Layered):
+    whole: RetentionPolicy | None = None
+    parts: Inner | None = None
+
+
+def test_what_lies_in_layers_counts_part_by_part_and_all_else_as_a_whole() -> None:
+    below = Outer(RetentionPolicy(60, -1), Inner(1, 2))
+    assert Outer().over(below) == below
+    assert below.over(Outer()) == below
+    assert Outer(parts=Inner(two=0)).over(below) == Outer(below.whole, Inner(1, 0))
+    assert Outer(RetentionPolicy(0, 0)).over(below) == Outer(RetentionPolicy(0, 0), below.parts)
 
 
 @pytest.mark.parametrize(

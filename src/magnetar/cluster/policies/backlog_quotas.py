@@ -18,6 +18,7 @@ from typing import Final
 from magnetar.cluster.policies.policy_values import (
     BYTES_MAX,
     NUMBER_MAX,
+    Layered,
     as_number,
     as_object,
     no_more,
@@ -90,15 +91,11 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogQuotas:
+class BacklogQuotas(Layered):
     """One of each kind; None: it is not said here."""
 
     storage: BacklogQuota | None = None
     age: BacklogQuota | None = None
-
-    def over(self, other: BacklogQuotas) -> BacklogQuotas:
-        """Ours, and what only ``other`` says."""
-        return BacklogQuotas(self.storage or other.storage, self.age or other.age)
 
     def with_kind(self, kind: str, quota: BacklogQuota | None) -> BacklogQuotas | None:
         """With that one in the place of what was said of its kind; None: nothing is left.

@@ -1,8 +1,8 @@
 """What may be said of how topics are kept and served, at a namespace or at one topic. Pure.
 
-Each field is said or not; a topic's word counts before its namespace's, field by field, and what
-nobody says is as the broker and its ledgers are configured. The names are Pulsar's where Pulsar has
-them, in the namespace's node and in a topic's:
+Each field is said or not; a topic's word counts before its namespace's, field by field
+(``policy_values.Layered``), and what nobody says is as the broker and its ledgers are configured.
+The names are Pulsar's where Pulsar has them, in the namespace's node and in a topic's:
 
 | field | value |
 |---|---|
@@ -34,13 +34,14 @@ them, in the namespace's node and in a topic's:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from magnetar.cluster.policies.backlog_quotas import BacklogQuotas
 from magnetar.cluster.policies.policy_values import (
     NUMBER_MAX,
+    Layered,
     as_flag,
     as_limit,
     as_number,
@@ -360,8 +361,8 @@ class SubscriptionCreationPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
-    """None: it is not said here."""
+class Policies(Layered):
+    """What a namespace says, or a topic; None: it is not said here."""
 
     retention: RetentionPolicy | None = None
     message_ttl_s: int | None = None
@@ -391,16 +392,6 @@ class Policies:
     max_topics: int | None = None
     max_message_bytes: int | None = None
     backlog_quotas: BacklogQuotas | None = None
-
-    def over(self, other: Policies) -> Policies:
-        """Ours, and what only ``other`` says."""
-        found = {}
-        for item in fields(self):
-            mine, theirs = getattr(self, item.name), getattr(other, item.name)
-            if isinstance(mine, BacklogQuotas) and theirs is not None:
-                mine = mine.over(theirs)  # kind by kind
-            found[item.name] = theirs if mine is None else mine
-        return Policies(**found)
 
 
 def decode_ttl(value: object) -> int:

@@ -1,18 +1,43 @@
-"""Values of policies as they come in, checked: what all policies of ``policies`` have in common.
+"""Values of policies as they come in, checked, and how those of a topic lie over its namespace's:
+what all policies of ``policies`` have in common.
 
-Pure. Everything raises ``InvalidPolicyError``, with what would be accepted.
+Pure. What checks raises ``InvalidPolicyError``, with what would be accepted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
 
 from magnetar.model.errors import InvalidPolicyError
 
 NUMBER_MAX: Final = 2**31 - 1
 BYTES_MAX: Final = 2**63 - 1
 """What Pulsar's clients have for numbers of minutes, seconds and megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """What one layer (a namespace, a topic) says of several things, a field each; None: nothing of
+    that. A value may be ``Layered`` again: where both layers have one, its fields count one by one,
+    too."""
+
+    def over(self, other: Self) -> Self:
+        """Ours, and what only ``other`` says."""
+        return replace(
+            self,
+            **{
+                item.name: _merged(getattr(self, item.name), getattr(other, item.name))
+                for item in fields(self)
+            },
+        )
+
+
+def _merged(mine: Any, theirs: Any) -> Any:
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return mine.over(theirs) if isinstance(mine, Layered) else mine
 
 
 def as_object(what: str, value: object) -> dict[str, Any]:
