@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from magnetar.admin.key_shared_stats import Hashes, hashes_of, of_consumer, of_subscription
 from magnetar.admin.lent_stats import ServedThere, merged
@@ -39,6 +39,8 @@ from magnetar.topics.topic import Topic
 
 Totals = TypeVar("Totals", bound=TopicTotals)
 
+ASK_AGE: Final = "getEarliestTimeInBacklog"
+"""Pulsar's name in a query: how old is what is not acknowledged?"""
 NOTHING_LENT: Mapping[str, ServedThere] = MappingProxyType({})
 
 ACCESS_MODES: Mapping[AccessMode, str] = {
@@ -55,11 +57,16 @@ async def topic_stats(
     owner: str,
     topic_epoch: int,
     lent: Mapping[str, ServedThere] = NOTHING_LENT,
+    *,
+    with_age: bool = False,
 ) -> TopicStatsView:
-    """``lent``: what read-only brokers say of subscriptions that they serve."""
+    """``lent``: what read-only brokers say of subscriptions that they serve. ``with_age``: somebody
+    wants to know how old the oldest message is that is not acknowledged, wherever it lies."""
     named = sorted(topic.subscriptions.items())
     left = await backlogs(topic.log, [each.cursor for _, each in named])
-    oldest, quotas = await oldest_in(topic), topic.policy.backlog_quotas
+    quotas = topic.policy.backlog_quotas
+    # Who looks at all topics each minute would have an entry of each read from its bookies.
+    oldest = await oldest_in(topic, read=with_age or quotas.limit_s > 0)
     stored = topic.log.stats()
     subscriptions = {
         name: merged(_subscription(each, backlog, stored, rates), lent.get(name))

@@ -25,6 +25,7 @@ from magnetar.admin.stats_views import (
     TopicStatsView,
 )
 from magnetar.admin.topic_stats import (
+    ASK_AGE,
     followed_stats,
     internal_stats,
     partitioned_stats,
@@ -318,37 +319,44 @@ class TopicService:
 
     # -- stats --------------------------------------------------------------------------------
 
-    async def stats(self, topic: str) -> TopicStatsView:
-        """Raises ``TopicNotFoundError``."""
-        return await self._stats(await self.opened(topic))
+    async def stats(self, topic: str, with_age: bool = False) -> TopicStatsView:
+        """``with_age``: as ``topic_stats``. Raises ``TopicNotFoundError``."""
+        return await self._stats(await self.opened(topic), with_age)
 
-    async def _stats(self, topic: Topic) -> TopicStatsView:
+    async def _stats(self, topic: Topic, with_age: bool = False) -> TopicStatsView:
         epoch = topic.epoch
         if epoch is None:
             epoch = await self._control.counters.topic_epoch(topic.name)
         lent: Mapping[str, ServedThere] = {}
         if any(each.bound is not None for each in topic.subscriptions.values()):
             lent = await lent_stats(topic, self._peers, await self._control.bundles.reports())
-        return await topic_stats(topic, self._rates, self._service_url, epoch, lent)
+        url = self._service_url
+        return await topic_stats(topic, self._rates, url, epoch, lent, with_age=with_age)
 
     def followed_stats(self, topic: str) -> dict[str, SubscriptionView]:
         """Of the subscriptions that this read-only broker serves; none if it serves none."""
         found = None if self._followed is None else self._followed.find(parse_topic(topic))
         return {} if found is None else followed_stats(found, self._rates)
 
-    async def _stats_of(self, name: TopicName, create: bool = False) -> TopicStatsView:
+    async def _stats_of(
+        self, name: TopicName, create: bool = False, with_age: bool = False
+    ) -> TopicStatsView:
         """Of a topic of any broker."""
         owner = await self.locate(name)
         if isinstance(owner, At):
-            return await self._stats_at(owner, name)
-        return await self._stats(await self._topics.get(name, create))
+            return await self._stats_at(owner, name, with_age)
+        return await self._stats(await self._topics.get(name, create), with_age)
 
-    async def _stats_at(self, owner: At, name: TopicName) -> TopicStatsView:
-        found = await self._peers.ask(owner.http_url, about_topic("GET", name, "/stats"))
+    async def _stats_at(self, owner: At, name: TopicName, with_age: bool = False) -> TopicStatsView:
+        request = about_topic("GET", name, "/stats", {ASK_AGE: "true"} if with_age else None)
+        found = await self._peers.ask(owner.http_url, request)
         return read_answer(TopicStatsView, found, owner.http_url)
 
-    async def partitioned_stats(self, topic: str, per_partition: bool) -> PartitionedStatsView:
-        """All partitions together. Raises ``TopicNotFoundError``."""
+    async def partitioned_stats(
+        self, topic: str, per_partition: bool, with_age: bool = False
+    ) -> PartitionedStatsView:
+        """All partitions together; ``with_age``: as ``topic_stats``. Raises
+        ``TopicNotFoundError``."""
         name = parse_topic(topic)
         count = await self._control.partitioned.partitions(name)
         if not count:
@@ -357,7 +365,8 @@ class TopicService:
         for start in range(0, count, OPENED_AT_A_TIME):
             indexes = range(start, min(start + OPENED_AT_A_TIME, count))
             names = [name.of_partition(index) for index in indexes]
-            found = await asyncio.gather(*map(self._stats_of, names))
+            stats_of = partial(self._stats_of, with_age=with_age)
+            found = await asyncio.gather(*map(stats_of, names))
             views.update(zip(map(str, names), found, strict=True))
         together = partitioned_stats(views, count)
         return together if per_partition else together.model_copy(update={"partitions": {}})

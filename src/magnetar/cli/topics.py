@@ -68,7 +68,9 @@ def stats(topic: str, url: str, as_json: bool) -> None:
     rest, path = RestClient(url), topic_path(topic)
     partitions = rest.get(f"{path}/partitions")["partitions"]
     paths = [f"{path}-partition-{n}" for n in range(partitions)] or [path]
-    found = {_name(each): rest.get(f"{each}/stats") for each in paths}
+    # The table does not say how old the oldest message is, which has an entry of each read.
+    query = {"getEarliestTimeInBacklog": "true"} if as_json else {}
+    found = {_name(each): rest.get(f"{each}/stats", **query) for each in paths}
     if as_json:
         print_json(found if partitions else found[_name(path)])
         return

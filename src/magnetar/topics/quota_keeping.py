@@ -210,26 +210,29 @@ def behind_in(topic: Topic) -> list[Behind]:
     ]
 
 
-async def oldest_in(topic: Topic) -> Oldest | None:
-    """None: everything is acknowledged, or it cannot be read now."""
+async def oldest_in(topic: Topic, *, read: bool = True) -> Oldest | None:
+    """None: everything is acknowledged, or it is not known now; without ``read`` it is known if it
+    was looked at before, or lies in memory."""
     first = slowest(behind_in(topic))
     if first is None:
         return None
     at = topic.log.positions.next_position(first.mark_delete)
     known = topic.oldest_known
     if known is None or known[0] != at:
-        time_ms = await _published(topic, at)
+        time_ms = await _published(topic, at, read)
         if time_ms <= 0:
             return None
         known = topic.oldest_known = at, time_ms
     return Oldest(first.name, max(0, topic.now_ms() - known[1]))
 
 
-async def _published(topic: Topic, at: Position) -> int:
+async def _published(topic: Topic, at: Position, read: bool) -> int:
     """The publish time of the entry there; 0: not known now."""
     try:
-        async with asyncio.timeout(READ_S):
-            found = topic.log.read_cached(at, 1, 1) or await topic.log.read(at, 1, 1)
+        found = topic.log.read_cached(at, 1, 1)
+        if found is None and read:
+            async with asyncio.timeout(READ_S):
+                found = await topic.log.read(at, 1, 1)
         return topic.format.published(found[0].payload).time_ms if found else 0
     except (MagnetarError, TimeoutError) as error:
         if not isinstance(error, ProtocolError):

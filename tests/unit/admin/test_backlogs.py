@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from magnetar.model.ids import EARLIEST
+from magnetar.model.ids import EARLIEST, Position
 from magnetar.topics.opening import open_durable
 from magnetar.topics.policies_in_force import PoliciesInForce
 from tests.unit.admin.test_api import P, Platform, serve
@@ -25,10 +25,10 @@ def shown(said: dict[str, object]) -> dict[str, object]:
     return {**said, "limit": said["limitSize"]}
 
 
-async def filled(p: Platform, count: int = 10) -> Peer:
+async def filled(p: Platform, count: int = 10, topic: str = TOPIC) -> Peer:
     peer = p.world.peer()
-    await peer.produce(name="p")
-    await open_durable(p.world.topic(), "s", EARLIEST, {})
+    await peer.produce(topic, name="p")
+    await open_durable(p.world.topic(topic), "s", EARLIEST, {})
     peer.publish(count)
     await peer.heard()
     return peer
@@ -193,6 +193,36 @@ def test_stats_say_how_old_the_oldest_message_is() -> None:
         stats = (await p.client.get(f"{P}/t/stats")).json()
         assert stats["oldestBacklogMessageAgeSeconds"] == -1
         assert stats["oldestBacklogMessageSubscriptionName"] is None
+
+    serve(scenario)
+
+
+@pytest.mark.parametrize("path", ["t/stats", "f/partitioned-stats"])
+def test_stats_read_the_oldest_message_only_if_somebody_wants_its_age(path: str) -> None:
+    """Who looks at all topics each minute had an entry of each read from its bookies."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/f/partitions", content=b"1")
+        topic = TOPIC if path == "t/stats" else f"{TOPIC[:-1]}f-partition-0"
+        await filled(p, topic=topic)
+        log = p.world.log(topic)
+        log.cached = False
+
+        async def age(query: str = "") -> tuple[int, int]:
+            reads = log.reads
+            found = (await p.client.get(f"{P}/{path}{query}")).json()
+            return found["oldestBacklogMessageAgeSeconds"], log.reads - reads
+
+        assert await age() == (-1, 0)
+        assert await age("?getEarliestTimeInBacklog=true") == (10**9 - 1, 1)
+        assert await age() == (10**9 - 1, 0), "as it was looked at before"
+        cursor = p.world.topic(topic).subscriptions["s"].cursor
+        cursor.acknowledge_cumulative(Position(1, 2))
+        assert await age() == (-1, 0), "another one by now"
+        await p.client.post(f"{N}/backlogQuota?backlogQuotaType={AGE}", json=OLD)
+        for _ in range(20):
+            await asyncio.sleep(0)  # open topics hear of it
+        assert await age() == (10**9 - 1, 1)
 
     serve(scenario)
 

@@ -16,7 +16,7 @@ from magnetar.admin.stats_views import (
     SubscriptionView,
     TopicStatsView,
 )
-from magnetar.admin.topic_stats import left_out
+from magnetar.admin.topic_stats import ASK_AGE, left_out
 from magnetar.admin.topics import TopicService
 from magnetar.admin.views import LookupView, PartitionsView
 from magnetar.env.health import Health
@@ -25,6 +25,7 @@ from magnetar.topics.positions import PublishTime
 
 ExcludePublishers: TypeAlias = Annotated[bool, Query(alias="excludePublishers")]
 ExcludeConsumers: TypeAlias = Annotated[bool, Query(alias="excludeConsumers")]
+WithAge: TypeAlias = Annotated[bool, Query(alias=ASK_AGE)]
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
@@ -55,10 +56,11 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
         topic: TopicSegment,
         exclude_publishers: ExcludePublishers = False,
         exclude_consumers: ExcludeConsumers = False,
+        with_age: WithAge = False,
     ) -> TopicStatsView:
         """Counters and rates, connected producers, subscriptions and their consumers; and what
         keeps messages from being stored."""
-        found = await service.stats(topic_name(tenant, namespace, topic))
+        found = await service.stats(topic_name(tenant, namespace, topic), with_age)
         found = left_out(found, exclude_publishers, exclude_consumers)
         problem = await health.problem_of("bookies")
         return found.model_copy(update={"storage_problem": problem}) if problem else found
@@ -79,10 +81,11 @@ def _add_stats(router: APIRouter, service: TopicService, health: Health) -> None
         per_partition: Annotated[bool, Query(alias="perPartition")] = True,
         exclude_publishers: ExcludePublishers = False,
         exclude_consumers: ExcludeConsumers = False,
+        with_age: WithAge = False,
     ) -> PartitionedStatsView:
         """Of all partitions together, and of each."""
         name = topic_name(tenant, namespace, topic)
-        found = await service.partitioned_stats(name, per_partition)
+        found = await service.partitioned_stats(name, per_partition, with_age)
         return left_out(found, exclude_publishers, exclude_consumers)
 
     @router.get(TOPIC + "/internalStats")
