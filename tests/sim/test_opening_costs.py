@@ -36,7 +36,7 @@ from magnetar.topics.registry import Topics
 from magnetar.topics.topic import Topic
 from magnetar.topics.traffic import Traffic
 from magnetar_sim.world.loop import SimLoop, SimProcess
-from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.metadata import SimMetadataServer, SimMetadataStore
 from tests.doubles.memory_values import MemoryValues
 from tests.unit.ledger.doubles import MemoryPool
 
@@ -59,11 +59,13 @@ class CountedStore(SimMetadataStore):
 class Part:
     """A broker without its port."""
 
-    def __init__(self, name: str, loop: SimLoop, server: MetadataServer, pool: MemoryPool) -> None:
+    def __init__(
+        self, name: str, loop: SimLoop, server: SimMetadataServer, pool: MemoryPool
+    ) -> None:
         self.process: SimProcess = loop.new_process(name)
         self.process.context.run(self._build, name, server, pool)
 
-    def _build(self, name: str, server: MetadataServer, pool: MemoryPool) -> None:
+    def _build(self, name: str, server: SimMetadataServer, pool: MemoryPool) -> None:
         self.name = name
         self.store = CountedStore(server, self.process)
         self.store.asked = []
@@ -158,7 +160,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
 
     def run_one(scenario: Scenario) -> None:
         loop = SimLoop(random.Random(1))
-        server = MetadataServer(loop, random.Random(2), SESSION_S)
+        server = SimMetadataServer(loop, random.Random(2), SESSION_S)
         pool = MemoryPool(1)
 
         async def main() -> None:

@@ -26,7 +26,7 @@ from magnetar.model.errors import (
 from magnetar.repair.marks import Lock, ShortageMarks
 from magnetar_sim.world.disk import CAPACITY_BYTES, SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
-from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.metadata import SimMetadataServer, SimMetadataStore
 from magnetar_sim.world.network import HIGH_BYTES, SimNetwork
 from magnetar_sim.world.scheduler import SimulationError
 
@@ -360,7 +360,7 @@ def test_a_full_disk_and_a_broken_one() -> None:
 
 def test_a_session_out_of_contact_expires_and_the_process_hears_of_it() -> None:
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         process = loop.new_process("a")
         states: list[SessionState] = []
         changes: list[str] = []
@@ -395,7 +395,7 @@ def test_a_mark_that_was_made_again_is_not_taken_for_the_one_before() -> None:
     """A worker that was paused goes on in another session, with what it read in the one before."""
 
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         slow, quick = loop.new_process("slow"), loop.new_process("quick")
 
         async def begin() -> tuple[ShortageMarks, Lock]:
@@ -441,7 +441,7 @@ def test_a_record_that_was_made_again_is_not_written_by_the_owner_of_the_one_bef
     """A broker that was paused goes on in another session; the versions of both records agree."""
 
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         former, owner = loop.new_process("former"), loop.new_process("owner")
 
         async def opened(process: SimProcess, value: bytes) -> RecordNode[bytes]:
@@ -476,7 +476,7 @@ def test_a_record_that_was_made_again_is_not_written_by_the_owner_of_the_one_bef
 
 def test_a_lost_answer_leaves_the_change() -> None:
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         process = loop.new_process("a")
 
         async def work() -> None:
@@ -495,7 +495,7 @@ def test_a_lost_answer_leaves_the_change() -> None:
 
 def test_a_server_that_lags_shows_its_clients_the_past_until_they_write() -> None:
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         late, prompt = loop.new_process("late"), loop.new_process("prompt")
         heard: list[str] = []
 
@@ -536,7 +536,7 @@ def test_a_server_that_lags_shows_its_clients_the_past_until_they_write() -> Non
 
 def test_clients_of_a_server_that_lagged_hear_of_what_they_missed() -> None:
     async def main(loop: SimLoop) -> None:
-        server = MetadataServer(loop, random.Random(1), session_timeout_s=2.0)
+        server = SimMetadataServer(loop, random.Random(1), session_timeout_s=2.0)
         process, heard = loop.new_process("late"), list[str]()
 
         async def watches() -> None:

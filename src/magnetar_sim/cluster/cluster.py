@@ -45,7 +45,7 @@ from magnetar_sim.cluster.witness import Promises, WitnessedBookie
 from magnetar_sim.world.devices import Device
 from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in, until
-from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.metadata import SimMetadataServer, SimMetadataStore
 from magnetar_sim.world.network import SimNetwork
 from magnetar_sim.world.outside import simulated
 from magnetar_sim.world.trace import Trace
@@ -136,7 +136,7 @@ class Cluster:
         """A promise of a bookie that was broken."""
         self.network = SimNetwork(loop, random.Random(f"{seed}/network"))
         loop.network = self.network
-        self.metadata = MetadataServer(
+        self.metadata = SimMetadataServer(
             loop, random.Random(f"{seed}/metadata"), plan.session_timeout_s
         )
         self.bookies = [

@@ -42,7 +42,7 @@ from magnetar.wire.kafka.primitives import FieldReader
 from magnetar_sim.replicas.replica_history import ReplicaHistory, StoredBatch, making
 from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess, run_in
-from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.metadata import SimMetadataServer, SimMetadataStore
 from magnetar_sim.world.network import SimNetwork
 from magnetar_sim.world.outside import SINCE_1970_S
 from magnetar_sim.world.trace import Trace
@@ -64,7 +64,7 @@ class ReplicaWorld:
     loop: SimLoop
     trace: Trace
     network: SimNetwork
-    metadata: MetadataServer
+    metadata: SimMetadataServer
     history: ReplicaHistory
     policy: PartitionPolicy
     settings: ReplicationSettings

@@ -32,7 +32,7 @@ from magnetar_sim.replicas.replica_history import ReplicaHistory, StoredBatch, m
 from magnetar_sim.replicas.replica_machines import ReplicaMachine, ReplicaWorld, whole
 from magnetar_sim.world.checked_run import CheckedRun
 from magnetar_sim.world.loop import SimLoop, run_in
-from magnetar_sim.world.metadata import MetadataServer
+from magnetar_sim.world.metadata import SimMetadataServer
 from magnetar_sim.world.network import SimNetwork
 from magnetar_sim.world.trace import Trace
 
@@ -78,7 +78,7 @@ class ReplicaRun(CheckedRun):
             loop,
             trace,
             network,
-            MetadataServer(loop, random.Random(f"{seed}/metadata"), session_s),
+            SimMetadataServer(loop, random.Random(f"{seed}/metadata"), session_s),
             self.history,
             PartitionPolicy(
                 sync=SyncPolicy.INTERVAL if self._by_interval else SyncPolicy.EACH_BATCH,

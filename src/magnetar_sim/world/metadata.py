@@ -92,7 +92,7 @@ class _Session:
         self.contact_s = now_s
 
 
-class MetadataServer:
+class SimMetadataServer:
     """The ensemble. ``written`` is called with each change: path, bytes before and after (None:
     no such node)."""
 
@@ -338,7 +338,7 @@ class MetadataServer:
 class SimMetadataStore:
     """``env.metadata.MetadataStore`` of one process. Made in that process."""
 
-    def __init__(self, server: MetadataServer, process: SimProcess) -> None:
+    def __init__(self, server: SimMetadataServer, process: SimProcess) -> None:
         self.process = process
         self._server = server
         self._loop = server.loop
@@ -459,7 +459,7 @@ class SimMetadataStore:
     def _read(self, path: str) -> tuple[Versioned, list[str]]:
         return self._server.read(self.process.name, path)
 
-    def _up_to_date(self) -> MetadataServer:
+    def _up_to_date(self) -> SimMetadataServer:
         """A write's answer comes in the order of all writes."""
         self._server.catch_up(self.process.name)
         return self._server

@@ -14,7 +14,7 @@ from magnetar.log.managed.history import NoHistory, ProcessHistory
 from magnetar.metrics import Metrics
 from magnetar_sim.world.disk import SimDisk
 from magnetar_sim.world.loop import SimLoop, SimProcess
-from magnetar_sim.world.metadata import MetadataServer, SimMetadataStore
+from magnetar_sim.world.metadata import SimMetadataServer, SimMetadataStore
 
 SINCE_1970_S = 1_700_000_000.0
 """The wall clock when a run begins."""
@@ -30,7 +30,7 @@ class Skew:
 
 def simulated(
     process: SimProcess,
-    server: MetadataServer,
+    server: SimMetadataServer,
     disk: SimDisk,
     rng: random.Random,
     make_bookie: Callable[[BookieConfig, Metrics], Bookie],
