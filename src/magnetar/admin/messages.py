@@ -23,14 +23,12 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BrokerError,
     ConfigError,
-    EntryDamagedError,
     NoEntryError,
     ProtocolError,
 )
 from magnetar.model.ids import Position
 from magnetar.topics.entry_format import EntryFormat, describe
 from magnetar.topics.topic import Topic
-from magnetar.wire.crossing.batch_index import last_index
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.broker_metadata import BrokerMetadata, header_before
@@ -149,18 +147,7 @@ class MessageService:
         opened = await self._topics.opened(topic)
         with opened.held():
             last = await opened.last_delivered()
-            return _id(opened, last, await _last_index_at(opened, last))
-
-
-async def _last_index_at(topic: Topic, last: Position) -> int:
-    """Of a batch: clients compare ids, and every message of it is after the batch's own id. One
-    that is lost is told by that alone."""
-    if last.entry_id < 0:
-        return -1
-    try:
-        return max(map(last_index, await topic.log.read(last, 1, 1)), default=-1)
-    except (EntryDamagedError, NoEntryError):
-        return -1
+            return _id(opened, last, await opened.last_index_at(last))
 
 
 def _id(topic: Topic, position: Position, batch_index: int = -1) -> MessageIdView:

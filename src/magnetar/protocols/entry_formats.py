@@ -39,6 +39,9 @@ class EitherEntryFormat:
     def sent(self, payload: memoryview) -> tuple[str, int]:
         return self._of(payload).sent(payload)
 
+    def last_index(self, payload: memoryview) -> int:
+        return self._of(payload).last_index(payload)
+
     def numbered(self, payload: memoryview) -> Numbered:
         return self._of(payload).numbered(payload)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol, TypeAlias
 
 from magnetar.model.entry import Description, Entry
+from magnetar.model.errors import ProtocolError
 
 Fingerprint: TypeAlias = tuple[int, int, bytes]
 """(sequence id, length, checksum) of what a producer sent: two sends of one producer that agree in
@@ -68,6 +69,11 @@ class EntryFormat(Protocol):
         """The name of the entry's producer, and its sequence id."""
         ...
 
+    def last_index(self, payload: memoryview) -> int:
+        """The batch index of the entry's last message as Pulsar's consumers know it, -1 if it is no
+        batch. Raises ``ProtocolError``."""
+        ...
+
     def numbered(self, payload: memoryview) -> Numbered:
         """What the entry says of its producer and ids. Raises ``ProtocolError`` for what no
         producer with sequence ids has sent."""
@@ -95,3 +101,14 @@ def describe(entry: Entry, entry_format: EntryFormat) -> Description:
     if found is None:
         found = entry.description = entry_format.describe(entry.payload)
     return found
+
+
+def last_index(entry: Entry, entry_format: EntryFormat) -> int:
+    """The batch index of the last message that compaction has left of ``entry``, -1 if it is no
+    batch, or cannot be read."""
+    if entry.kept:
+        return max(64 * at + word.bit_length() for at, word in enumerate(entry.kept) if word) - 1
+    try:
+        return entry_format.last_index(entry.payload)
+    except ProtocolError:
+        return -1

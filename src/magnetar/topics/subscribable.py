@@ -26,7 +26,9 @@ from magnetar.env.tasks import TaskScope, defect, fails
 from magnetar.log.seam import Cursor, Cursors, ReadableLog
 from magnetar.model.errors import (
     ConsumerBusyError,
+    EntryDamagedError,
     MagnetarError,
+    NoEntryError,
     NotAllowedError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
@@ -38,7 +40,7 @@ from magnetar.topics.consuming.consumer import Consumer
 from magnetar.topics.consuming.giving_back import once_given_back
 from magnetar.topics.consuming.subscription import Limits, Subscription
 from magnetar.topics.consuming.transaction_view import Given, given_between, last_delivered
-from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.entry_format import EntryFormat, last_index
 from magnetar.topics.policy import NO_RATES, TopicPolicy, TopicRates
 from magnetar.topics.positions import PublishTime
 from magnetar.topics.rate_limits import TimesOfEach
@@ -203,6 +205,19 @@ class SubscribableTopic:
         """The last entry that consumers get, or those of another view of the log; the place before
         the first if there is none. Raises as reading a log."""
         return await last_delivered(self.readable if view is None else view, self._format)
+
+    async def last_index_at(self, place: Position, view: ReadableLog | None = None) -> int:
+        """The batch index of the last message of the entry there, -1 if it is no batch: clients
+        compare ids, and every message of a batch is after the batch's own id. An entry that is lost
+        is told by that alone: where the log ends does not depend on it. Raises as reading a log."""
+        if place.entry_id < 0:
+            return -1
+        source = self.readable if view is None else view
+        try:
+            found = await source.read(place, 1, 1)
+        except (EntryDamagedError, NoEntryError):
+            return -1
+        return last_index(found[0], self._format) if found else -1
 
     async def given_between(self, first: Position, stop: Position) -> Given:
         """As ``transaction_view.given_between``."""

@@ -47,6 +47,9 @@ class KafkaEntryFormat:
         header = read_batch_header(payload)
         return f"kafka-{header.producer_id}", header.base_sequence
 
+    def last_index(self, payload: memoryview) -> int:
+        return read_batch_header(payload).last_offset_delta
+
     def numbered(self, payload: memoryview) -> Numbered:
         raise ProtocolError("a record batch: its sequences are held by ``log.sequences``")
 

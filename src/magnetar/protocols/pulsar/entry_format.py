@@ -62,6 +62,10 @@ class PulsarEntryFormat:
         meta = parse_metadata(payload)[0]
         return meta.producer_name, meta.sequence_id
 
+    def last_index(self, payload: memoryview) -> int:
+        told = entry_metadata(payload)
+        return told.num_messages - 1 if told.batched else -1
+
     def numbered(self, payload: memoryview) -> Numbered:
         meta = parse_metadata(payload)[0]
         if not meta.IsInitialized():

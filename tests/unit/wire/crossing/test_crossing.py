@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.model.entry import Entry, SurvivingEntry
 from magnetar.model.errors import NotAllowedError, ProtocolError
 from magnetar.protocols.entry_formats import EitherEntryFormat
 from magnetar.protocols.pulsar.entry_format import PulsarEntryFormat
+from magnetar.topics.entry_format import last_index
 from magnetar.wire.crossing.kafka_to_pulsar import NOT_CONVERTED, pulsar_entry, sealed_entry
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.batches import (
@@ -140,6 +142,14 @@ def test_each_entry_is_described_by_its_own_format() -> None:
     for entry in (plain(), memoryview(pulsar_entry(batch))):
         assert either.describe(entry) == PulsarEntryFormat().describe(entry)
         assert either.published(entry) == PulsarEntryFormat().published(entry)
+
+
+def test_the_last_index_of_an_entry_is_the_same_to_consumers_of_either_protocol() -> None:
+    batch, form = stamped(batch_of(RECORDS, 5_000), 1 << 40), EitherEntryFormat()
+    for payload, index in [(batch, 2), (pulsar_entry(batch), 2), (plain(), -1), (b"\xff" * 9, -1)]:
+        assert last_index(Entry(1, 1, payload, 0), form) == index
+    assert last_index(SurvivingEntry(1, 1, pulsar_entry(batch), 0, [0b010]), form) == 1
+    assert last_index(SurvivingEntry(1, 1, b"", 0, [1, 1 << 5, 0]), form) == 69
 
 
 @pytest.mark.parametrize("field", ["publish_time", "event_time"])

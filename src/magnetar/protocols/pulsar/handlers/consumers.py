@@ -15,15 +15,13 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.cluster.topic_name import parse_topic
-from magnetar.log.seam import Cursor, ReadableLog
+from magnetar.log.seam import Cursor
 from magnetar.model.errors import (
     BrokerMetadataError,
     ConsumerAssignError,
     ConsumerBusyError,
     ConsumerNotFoundError,
-    EntryDamagedError,
     MagnetarError,
-    NoEntryError,
     NotAllowedError,
     ServiceNotReadyError,
 )
@@ -66,7 +64,6 @@ from magnetar.topics.opening import open_subscription
 from magnetar.topics.positions import Place, PublishTime
 from magnetar.topics.seek import seek
 from magnetar.topics.subscribable import SubscribableTopic, Subscribed
-from magnetar.wire.crossing.batch_index import last_index
 from magnetar.wire.pulsar.commands import decode_command
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import decode_ack, decode_flow, decode_long_ack, signed64
@@ -416,7 +413,7 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
     reply.request_id = request.request_id
     fill_message_id(reply.last_message_id, last, topic.name.partition)
     if last.entry_id >= 0:
-        reply.last_message_id.batch_index = await _last_index_at(view, last)
+        reply.last_message_id.batch_index = await topic.last_index_at(last, view)
     fill_message_id(reply.consumer_mark_delete_position, cursor.mark_delete, -1)
     question = request.log_question
     await hold_log(reply.log_extent, topic, question)  # before it is said what there is
@@ -435,18 +432,6 @@ async def last_message_id(session: Session, command: BaseCommand) -> None:
 def _cursor(session: Session, consumer_id: int) -> tuple[SubscribableTopic, Cursor]:
     topic, subscription, _ = _find(session, consumer_id)
     return topic, subscription.cursor
-
-
-async def _last_index_at(view: ReadableLog, last: Position) -> int:
-    """That of the entry there. One that is lost is told by its id alone: where the log ends does
-    not depend on it."""
-    entries = view.read_cached(last, 1, 1)
-    if entries is None:
-        try:
-            entries = await view.read(last, 1, 1)
-        except (EntryDamagedError, NoEntryError):
-            return -1
-    return max(map(last_index, entries), default=-1)
 
 
 async def consumer_stats(session: Session, command: BaseCommand) -> None:
