@@ -162,6 +162,7 @@ DECIDING: tuple[str, ...] = (
     "magnetar.wire.pulsar.plausible",
     "magnetar.wire.crossing.kafka_to_pulsar",
     "magnetar.wire.crossing.pulsar_to_kafka",
+    "magnetar.protocols.entry_work",
     "magnetar.protocols.kafka.consumers.assignors",
     "magnetar.protocols.kafka.consumers.consumer_group",
     "magnetar.protocols.kafka.consumers.consumer_records",

@@ -8,16 +8,10 @@ messages as fit a frame, take seconds.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
+from magnetar.protocols.entry_work import TO_KAFKA, entry_work
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
-from magnetar.wire.pulsar.codes import Compression
-from magnetar.wire.pulsar.metadata import EntryMetadata, entry_metadata
-
-WORK_AT_ONCE: Final = 1000
-"""Messages, of one turn of the loop: some 5 ms."""
-WORK_BYTES: Final = 128
-"""That take as long as a message."""
+from magnetar.wire.pulsar.metadata import entry_metadata
 
 
 class Crossing:
@@ -30,21 +24,15 @@ class Crossing:
     async def batch(self, payload: memoryview, base_offset: int, leader_epoch: int) -> bytes:
         """Raises as ``kafka_batch``."""
         meta = entry_metadata(payload)
-        work = _work(payload, meta)
-        if work > WORK_AT_ONCE:
+        work = entry_work(payload, meta)
+        if not work.fits_turn(TO_KAFKA):
             async with self._conversions:
                 return await asyncio.to_thread(
                     kafka_batch, payload, base_offset, leader_epoch, meta
                 )
-        self._done += work
-        if self._done > WORK_AT_ONCE:
-            self._done = work
+        weight = work.weight(TO_KAFKA)
+        self._done += weight
+        if self._done > TO_KAFKA.at_once:
+            self._done = weight
             await asyncio.sleep(0)
         return kafka_batch(payload, base_offset, leader_epoch, meta)
-
-
-def _work(payload: memoryview, meta: EntryMetadata) -> int:
-    """How long it takes, in messages. It cannot have more bytes, or messages, than it says."""
-    plain = meta.compression == Compression.NONE
-    byte_count = len(payload) if plain else max(len(payload), meta.uncompressed_size)
-    return meta.num_messages + byte_count // WORK_BYTES

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
 
 from magnetar.model.errors import ProtocolError
 from magnetar.model.keyed import KeyedEntry
+from magnetar.protocols.entry_work import KEYS, entry_work
 from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.broker_metadata import header_bytes
-from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compacting import keyed_entry, without_others
 from magnetar.wire.pulsar.metadata import entry_metadata
-
-MESSAGES_LARGE: Final = 2000
-BYTES_LARGE: Final = 4 << 20
-"""Which may be more messages than a batch says that it has."""
 
 
 class PulsarCompactFormat:
@@ -28,9 +23,8 @@ class PulsarCompactFormat:
             meta = entry_metadata(payload)
         except ProtocolError:
             return False  # as whoever reads it finds out at once
-        plain = meta.compression is Compression.NONE
-        unpacked = len(payload) if plain else max(len(payload), meta.uncompressed_size)
-        return meta.num_messages > MESSAGES_LARGE or (meta.batched and unpacked > BYTES_LARGE)
+        # The key of a message that is no batch stands in its metadata: nothing is unpacked.
+        return meta.batched and not entry_work(payload, meta).fits_turn(KEYS)
 
     def keyed(self, payload: memoryview) -> KeyedEntry:
         if is_batch(payload):

@@ -22,6 +22,7 @@ from magnetar.env.network.framed import JOIN_BYTES_MAX
 from magnetar.env.tasks import fails
 from magnetar.model.entry import Entry
 from magnetar.model.errors import MagnetarError, MessageTooLargeError
+from magnetar.protocols.entry_work import TO_PULSAR, EntryWork, batch_work
 from magnetar.protocols.pulsar.clients import hears_end_of_topic
 from magnetar.protocols.pulsar.session import Session
 from magnetar.speedups import join_messages
@@ -29,7 +30,7 @@ from magnetar.topics.consuming.consumer import ConsumerNews
 from magnetar.topics.dispatch.redelivery import Key
 from magnetar.topics.subscribable import Subscribed
 from magnetar.wire.crossing.kafka_to_pulsar import pulsar_entry, sealed_entry
-from magnetar.wire.kafka.batches import CODEC_MASK, is_batch, read_batch_header
+from magnetar.wire.kafka.batches import is_batch
 from magnetar.wire.pulsar.errors import server_error
 from magnetar.wire.pulsar.hot import MessageHeaderEncoder
 from magnetar.wire.pulsar.pulsar_pb2 import BaseCommand
@@ -42,11 +43,8 @@ PULSAR_BEGIN: Final = b"\x0e"
 
 NO_EPOCH: Final = -1
 
-WORK_AT_ONCE: Final = 1000
-"""Of a run, converted in one turn of the loop, in records: some 5 ms."""
-WORK_BYTES: Final = 64
-"""Of a batch, as much work as a record."""
 COMPRESSED_WORK: Final = 50
+"""What decompression adds to a batch's, in records."""
 BYTES_AT_ONCE: Final = 128 << 10
 """Of a batch that is converted so, when it is not compressed any more: little may become much."""
 
@@ -116,12 +114,12 @@ class SessionConsumer:
                 return len(frames)
         parts: list[bytes | memoryview] = []
         total = put_off = 0
-        encode, epoch, work_left = self._encode, self.epoch, WORK_AT_ONCE
+        encode, epoch, work_left = self._encode, self.epoch, TO_PULSAR.at_once
         for index, entry in enumerate(entries):
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
             if data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload):
-                work_left -= _work(entry)
+                work_left -= _weight(batch_work(entry.payload))
                 converted = self._converted_now(entry) if work_left >= 0 else None
                 if converted is None:
                     put_off = self._put_off(entries[index:], counts, ack_sets)
@@ -193,9 +191,9 @@ class SessionConsumer:
         return found if found is not None and found.consumer.client is self else None
 
     def _converted_now(self, entry: Entry) -> bytes | None:
-        """None if that takes longer than ``_work`` says."""
+        """None if that takes longer than ``_weight`` says."""
         bytes_max = self._session.payload_bytes_max
-        if not read_batch_header(entry.payload).attributes & CODEC_MASK:
+        if batch_work(entry.payload).certain:
             return _converted(entry, bytes_max)
         try:
             found = pulsar_entry(entry.payload, uncompressed_bytes_max=BYTES_AT_ONCE)
@@ -204,7 +202,7 @@ class SessionConsumer:
         return found if len(found) <= bytes_max else None
 
     async def _converted(self, entry: Entry) -> bytes:
-        if _work(entry) <= WORK_AT_ONCE:
+        if _weight(batch_work(entry.payload)) <= TO_PULSAR.at_once:
             await asyncio.sleep(0)
             found = self._converted_now(entry)
             if found is not None:
@@ -266,12 +264,10 @@ def _is_records(entry: Entry) -> bool:
     return entry.data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload)
 
 
-def _work(entry: Entry) -> int:
-    """How long a batch takes to convert, in records."""
-    payload = entry.payload
-    header = read_batch_header(payload)
-    compressed = COMPRESSED_WORK if header.attributes & CODEC_MASK else 0
-    return header.record_count + len(payload) // WORK_BYTES + compressed
+def _weight(work: EntryWork) -> int:
+    """Of a batch that is converted, in records; one that does not say what it unpacks to is tried,
+    up to ``BYTES_AT_ONCE``."""
+    return work.weight(TO_PULSAR) + (0 if work.certain else COMPRESSED_WORK)
 
 
 def _converted(entry: Entry, bytes_max: int) -> bytes:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from threading import get_ident
 
 import pytest
 
+from magnetar.protocols.entry_work import TO_KAFKA
 from magnetar.protocols.kafka import crossing
-from magnetar.protocols.kafka.crossing import WORK_AT_ONCE, Crossing
-from magnetar.protocols.kafka.handlers.fetch import _is_soon_read
+from magnetar.protocols.kafka.crossing import Crossing
 from magnetar.wire.crossing.pulsar_to_kafka import kafka_batch
 from magnetar.wire.kafka.batches import read_batch_header
-from magnetar.wire.kafka.compression import Codec
-from magnetar.wire.kafka.records import KafkaRecord, batch_of
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import find_compressor
 from magnetar.wire.pulsar.writing import Columns, EntryBuilder, Head
@@ -30,7 +27,7 @@ def entry(values: Sequence[bytes], compression: Compression = Compression.NONE) 
     ("payload", "aside"),
     [
         (entry([b"x"] * 10), False),
-        (entry([b"x"] * (2 * WORK_AT_ONCE)), True),
+        (entry([b"x"] * (2 * TO_KAFKA.at_once)), True),
         (entry([bytes(1 << 20)], Compression.ZLIB), True),
     ],
     ids=["small", "many messages", "little that unpacks to much"],
@@ -70,12 +67,3 @@ def test_others_have_their_turns_between_many_small_ones() -> None:
         return await turns
 
     assert asyncio.run(main()) >= 10
-
-
-def test_a_batch_is_looked_through_for_a_time_at_once_if_it_is_small() -> None:
-    few = [KafkaRecord(each, 0, None, b"x") for each in range(10)]
-    many = [KafkaRecord(each, 0, None, b"x") for each in range(WORK_AT_ONCE + 1)]
-    now_ms = int(time.time() * 1000)
-    assert _is_soon_read(memoryview(batch_of(few, now_ms)))
-    assert not _is_soon_read(memoryview(batch_of(many, now_ms)))
-    assert not _is_soon_read(memoryview(batch_of(few, now_ms, codec=Codec.ZSTD)))

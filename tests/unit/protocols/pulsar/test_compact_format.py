@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.protocols.pulsar.compact_format import (
-    BYTES_LARGE,
-    MESSAGES_LARGE,
-    PulsarCompactFormat,
-)
+from magnetar.protocols.entry_work import KEYS
+from magnetar.protocols.pulsar.compact_format import PulsarCompactFormat
 from magnetar.wire.pulsar.pulsar_pb2 import CompressionType, MessageMetadata
 from tests.interop.pulsar.wire import checked
 
@@ -18,8 +15,8 @@ from tests.interop.pulsar.wire import checked
     [
         (0, 0, False),
         (1000, 100_000, False),
-        (MESSAGES_LARGE + 1, 100_000, True),
-        (1, BYTES_LARGE + 1, True),
+        (KEYS.at_once + 1, 100_000, True),
+        (1, (4 << 20) + 1, True),
     ],
 )
 def test_a_batch_is_large_by_what_it_says(messages: int, unpacked_bytes: int, large: bool) -> None:

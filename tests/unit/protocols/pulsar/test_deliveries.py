@@ -12,6 +12,7 @@ import pytest
 from magnetar.env.tasks import TaskScope, awaited
 from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError
+from magnetar.protocols.entry_work import TO_PULSAR
 from magnetar.protocols.pulsar import deliveries
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.receipts import SessionProducer
@@ -209,7 +210,7 @@ def test_a_large_batch_is_converted_aside_and_keeps_its_place(
 
     def noted(payload: memoryview, **bounds: int) -> bytes:
         header = read_batch_header(payload)
-        if header.record_count > 4 * deliveries.WORK_AT_ONCE:
+        if header.record_count > 4 * TO_PULSAR.at_once:
             threads.add(get_ident())
         return pulsar_entry(payload, **bounds)
 
@@ -218,7 +219,7 @@ def test_a_large_batch_is_converted_aside_and_keeps_its_place(
     async def main() -> None:
         served = Served()
         client = served.consumer()
-        large = records_entry(3, 5 * deliveries.WORK_AT_ONCE, codec)
+        large = records_entry(3, 5 * TO_PULSAR.at_once, codec)
         small = records_entry(4, 2, codec)
         entries = [pulsar_message(1), small, large, pulsar_message(5), small]
         client.deliver(entries, {(7, 5): 2}, {})

@@ -43,6 +43,7 @@ from magnetar.model.errors import (
     UnknownTopicIdError,
 )
 from magnetar.model.ids import Position
+from magnetar.protocols.entry_work import TIMES, batch_work
 from magnetar.protocols.kafka.crossing import Crossing
 from magnetar.protocols.kafka.partitions.partition import Partition
 from magnetar.protocols.kafka.partitions.partition_transactions import commits_of
@@ -53,7 +54,7 @@ from magnetar.protocols.kafka.unread import LOST
 from magnetar.topics.rate_limits import MayPass
 from magnetar.topics.throttle import TopicThrottle
 from magnetar.wire.kafka.apis import RequestHead
-from magnetar.wire.kafka.batches import CODEC_MASK, BatchHeader, is_batch, read_batch_header
+from magnetar.wire.kafka.batches import BatchHeader, is_batch, read_batch_header
 from magnetar.wire.kafka.errors import ErrorCode, error_code, fetch_error_code
 from magnetar.wire.kafka.fetch_messages import (
     AbortedRange,
@@ -95,10 +96,6 @@ OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 
 LOOK_BYTES: Final = 1 << 20
 """Of entries that are looked through for a time, in one read."""
-RECORDS_AT_ONCE: Final = 1000
-"""Looked at in one turn of the loop: a few milliseconds."""
-RECORD_BYTES: Final = 128
-"""Of records, that take as long as one of them."""
 
 READ_COMMITTED: Final = 1
 IDS_SINCE: Final = 13
@@ -515,17 +512,10 @@ async def _first_of(
         payload = memoryview(await crossing.batch(payload, offset, partition.log.epoch))
     elif read_batch_header(payload).max_timestamp_ms < time_ms:
         return None
-    if _is_soon_read(payload):
+    if batch_work(payload).fits_turn(TIMES):  # a million records take seconds
         return _first_in(payload, time_ms, begin)
     async with conversions:
         return await asyncio.to_thread(_first_in, payload, time_ms, begin)
-
-
-def _is_soon_read(batch: memoryview) -> bool:
-    """Its records can be looked at in one turn of the loop; a million take seconds."""
-    header = read_batch_header(batch)
-    records = header.record_count + len(batch) // RECORD_BYTES
-    return not header.attributes & CODEC_MASK and records <= RECORDS_AT_ONCE
 
 
 def _first_in(batch: memoryview, time_ms: int, begin: int) -> tuple[int, int] | None:
