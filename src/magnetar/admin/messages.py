@@ -71,7 +71,7 @@ class MessageService:
             if position.ledger_id < 0 or position.entry_id < 0:
                 raise _not_there(opened, position)
             found = await opened.log.read(position, 1, 1)
-            if not found or Position(found[0].ledger_id, found[0].entry_id) != position:
+            if not found or found[0].position != position:
                 raise _not_there(opened, position)
             return await self._shown(found[0])
 
@@ -105,7 +105,7 @@ class MessageService:
                         return entry
             looked_at += len(entries)
             last = entries[-1]
-            at = positions.next_position(Position(last.ledger_id, last.entry_id))
+            at = positions.next_position(last.position)
         what = f"subscription {subscription} of {topic.name}"
         if there is None:
             what = f"topic {topic.name} has no subscription {subscription}; one from its start on"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Sequence
 from magnetar.log.seam import Buffer, Survivor
 from magnetar.log.survivors import ack_words
 from magnetar.model.entry import Entry
-from magnetar.model.ids import Position
 
 
 def survivor(
@@ -20,7 +19,7 @@ def survivor(
 ) -> Survivor:
     """Of an entry of which something stays (``survivors.Survivors.kept``). ``payload``: header and
     all; ``size``: how many messages the entry says it has."""
-    place = Position(entry.ledger_id, entry.entry_id)
+    place = entry.position
     if kept is None:
         return Survivor(place, payload, entry.kept)
     left = without_others(memoryview(payload), frozenset(kept))

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from magnetar.model.ids import Position
+
 ENTRY_HEADER_BYTES = 32
 """Bytes before the digest."""
 
@@ -68,6 +70,11 @@ class Entry:
         self.data = data
         self.payload_offset = payload_offset
         self.description: Description | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where it lies in its log."""
+        return Position(self.ledger_id, self.entry_id)
 
     @property
     def payload(self) -> memoryview:

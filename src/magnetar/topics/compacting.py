@@ -32,7 +32,7 @@ from magnetar.model.entry import Entry
 from magnetar.model.errors import LogError, MagnetarError, NotAllowedError, ProtocolError
 from magnetar.model.ids import EARLIEST, Position
 from magnetar.model.keyed import KeyedEntry
-from magnetar.topics.reading_on import entries_until, place_of
+from magnetar.topics.reading_on import entries_until
 from magnetar.topics.subscribable import SubscribableTopic
 from magnetar.topics.topic import Topic
 
@@ -181,7 +181,7 @@ async def compact(source: WritableLog, entry_format: CompactFormat) -> None:
 
                 def note(entry: Entry = entry) -> int:
                     keyed = _keyed(source, entry, entry_format)
-                    survivors.note(place_of(entry), keyed)
+                    survivors.note(entry.position, keyed)
                     return keyed.size
 
                 await turns.next(await _beside(entry_format, entry, note))
@@ -204,7 +204,7 @@ async def _kept(
 
             def keep(entry: Entry = entry) -> tuple[int, Survivor | None]:
                 keyed = _keyed(source, entry, entry_format)
-                kept = survivors.kept(place_of(entry), keyed)
+                kept = survivors.kept(entry.position, keyed)
                 if kept is not None and not kept:
                     return keyed.size, None
                 payload, without = source.compaction.payload(entry), entry_format.without_others
@@ -243,6 +243,6 @@ def _keyed(source: WritableLog, entry: Entry, entry_format: CompactFormat) -> Ke
         return entry_format.keyed(entry.payload)
     except ProtocolError as error:
         raise LogError(
-            f"log {source.name} cannot be compacted: its entry {place_of(entry)} is no message of "
+            f"log {source.name} cannot be compacted: its entry {entry.position} is no message of "
             f"Pulsar's clients ({error})"
         ) from error

@@ -19,13 +19,9 @@ async def entries_until(
         entries = source.read_cached(at, entries_max, bytes_max)
         if entries is None:
             entries = await source.read(at, entries_max, bytes_max)
-        entries = [entry for entry in entries if place_of(entry) <= end]
+        entries = [entry for entry in entries if entry.position <= end]
         if not entries:
             return
         yield entries
-        at = source.positions.next_position(place_of(entries[-1]))
+        at = source.positions.next_position(entries[-1].position)
         await asyncio.sleep(0)
-
-
-def place_of(entry: Entry) -> Position:
-    return Position(entry.ledger_id, entry.entry_id)

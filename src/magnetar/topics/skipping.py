@@ -25,7 +25,7 @@ from magnetar.topics.consuming.feed import behind_lost
 from magnetar.topics.consuming.giving_back import once_given_back
 from magnetar.topics.consuming.subscription import Subscription
 from magnetar.topics.entry_format import describe
-from magnetar.topics.reading_on import entries_until, place_of
+from magnetar.topics.reading_on import entries_until
 from magnetar.topics.subscribable import SubscribableTopic
 
 STEP_ENTRIES: Final = 500
@@ -62,12 +62,12 @@ async def _skip(topic: SubscribableTopic, subscription: Subscription, count: int
             ) from error
         if entries is None:
             return
-        last = place_of(entries[-1])
+        last = entries[-1].position
         at = positions.next_position(last)
         for entry in cursor.unacknowledged(entries):
             bits = _unacknowledged(topic, cursor, entry)
             if bits.bit_count() > left:
-                last = positions.previous_position(place_of(entry))
+                last = positions.previous_position(entry.position)
                 _skip_part(cursor, entry, bits, left)
                 left = 0
                 break
@@ -84,7 +84,7 @@ def _unacknowledged(topic: SubscribableTopic, cursor: Cursor, entry: Entry) -> i
         messages = describe(entry, topic.format).messages
     except ProtocolError:
         return 0  # dispatch leaves it out
-    known = cursor.ack_set(place_of(entry))
+    known = cursor.ack_set(entry.position)
     whole = (1 << messages) - 1
     return whole if known is None else whole & ack_set_bits(known)
 
@@ -95,4 +95,4 @@ def _skip_part(cursor: Cursor, entry: Entry, bits: int, count: int) -> None:
     for _ in range(count):
         bits &= bits - 1  # without its lowest
     if count:
-        cursor.acknowledge_batch(place_of(entry), size, ack_set_words(bits))
+        cursor.acknowledge_batch(entry.position, size, ack_set_words(bits))

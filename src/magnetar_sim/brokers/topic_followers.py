@@ -98,7 +98,7 @@ class TopicFollower:
         """Invariants 1 and 14."""
         topic = self._watch.topic(self.topic)
         for entry in entries:
-            position = Position(entry.ledger_id, entry.entry_id)
+            position = entry.position
             content = decoded(memoryview(entry.payload))
             if content is None and position in topic.erased:
                 self._last = position  # its header says its place, and that nothing is there

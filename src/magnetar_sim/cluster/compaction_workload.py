@@ -256,7 +256,7 @@ class CompactionJob:
         # An owner that has lost the log may know less than others have confirmed since.
         before = {position: each for position, each in before.items() if position <= known}
         found = await self._entries(log, end)
-        payloads = [(_place(entry), bytes(entry.payload)) for entry in found]
+        payloads = [(entry.position, bytes(entry.payload)) for entry in found]
         history.check_view(who, payloads, before, horizon)
         self.cluster.count("readings of the compacted view")
         return payloads
@@ -271,7 +271,7 @@ class CompactionJob:
             if not entries:
                 break
             found += entries
-            position = view.positions.next_position(_place(entries[-1]))
+            position = view.positions.next_position(entries[-1].position)
         return found
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -303,12 +303,12 @@ class CompactionJob:
         if base is not None and base.horizon >= horizon:
             return
         form, keys = Words(), Survivors()
-        view = [entry for entry in await self._entries(log, horizon) if _place(entry) <= horizon]
+        view = [entry for entry in await self._entries(log, horizon) if entry.position <= horizon]
         for entry in view:
-            keys.note(_place(entry), form.keyed(entry.payload))
+            keys.note(entry.position, form.keyed(entry.payload))
         left = []
         for entry in view:
-            kept = keys.kept(_place(entry), form.keyed(entry.payload))
+            kept = keys.kept(entry.position, form.keyed(entry.payload))
             if kept is None or kept:
                 payload = log.compaction.payload(entry)
                 left.append(survivor(entry, payload, kept, 1, form.without_others))
@@ -375,7 +375,3 @@ class CompactionJob:
             await asyncio.sleep(RETRY_S)
         if stats.ledger_id >= 0 and not self.cluster.has_ledger(stats.ledger_id):
             self.history.broken(f"the compacted ledger {stats.ledger_id} is gone")
-
-
-def _place(entry: Entry) -> Position:
-    return Position(entry.ledger_id, entry.entry_id)

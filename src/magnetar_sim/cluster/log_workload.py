@@ -171,7 +171,7 @@ class LogJob:
             if not found:
                 break
             for entry in found:
-                position = Position(entry.ledger_id, entry.entry_id)
+                position = entry.position
                 entries.append((position, bytes(entry.payload)))
             place = log.positions.next_position(entries[-1][0])
         history.check_content(entries)

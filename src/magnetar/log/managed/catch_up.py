@@ -145,7 +145,7 @@ class CatchUp:
 
     def _read_until(self, entry: Entry) -> None:
         """A read ended with ``entry``: whoever goes on after it is sequential."""
-        self._ends.append(self._chain.next_position(Position(entry.ledger_id, entry.entry_id)))
+        self._ends.append(self._chain.next_position(entry.position))
         del self._ends[:-SEQUENTIAL_READS_MAX]
 
     def _load_more(self, window: Window) -> None:

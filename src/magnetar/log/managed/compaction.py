@@ -342,7 +342,7 @@ class CompactedView:
         entries = [original(each) for each in stored]
         if not entries:
             raise NoEntryError(f"log {self.name}: nothing was read of ledger {found.ledger_id}")
-        last = Position(entries[-1].ledger_id, entries[-1].entry_id)
+        last = entries[-1].position
         if len(self._next) >= NEXT_MAX:
             del self._next[next(iter(self._next))]
         self._next[found.ledger_id, self.positions.next_position(last)] = at + len(entries)

@@ -145,7 +145,7 @@ class HeaderSearch:
                 if entry.ledger_id != info.ledger_id:
                     return None if at > first else self._gone()
                 if _published_ms(entry) >= time_ms:
-                    return Position(entry.ledger_id, entry.entry_id)
+                    return entry.position
                 at = entry.entry_id + 1
         return None
 

@@ -89,7 +89,7 @@ def _noted(piece: CompactPiece) -> pa.RecordBatch:
     lost: list[LostEntries] = []
     with entries_of(piece, lost) as entries:
         for entry in entries:
-            found.note(place_of(entry), keyed(piece.topic, entry))
+            found.note(entry.position, keyed(piece.topic, entry))
     rows: list[tuple[Any, ...]] = [
         (KEY, key, *place, gone, uuid, False, piece.number)
         for key, (place, gone, uuid) in found.last.items()
@@ -142,7 +142,7 @@ def _surviving(
     lost: list[LostEntries] = []
     with entries_of(piece, lost) as entries:
         for entry in entries:
-            indexes = chosen.get(place_of(entry))
+            indexes = chosen.get(entry.position)
             if indexes is None:
                 continue
             payload, size = whole_payload(entry), 1
@@ -181,10 +181,6 @@ def _batch(rows: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
 # -- entries ----------------------------------------------------------------------------------
 
 
-def place_of(entry: Entry) -> Position:
-    return Position(entry.ledger_id, entry.entry_id)
-
-
 def keyed(topic: str, entry: Entry) -> KeyedEntry:
     """Raises ``JobError`` for what a broker does not compact either."""
     try:
@@ -193,7 +189,7 @@ def keyed(topic: str, entry: Entry) -> KeyedEntry:
         return keyed_entry(entry.payload)
     except ProtocolError as error:
         raise JobError(
-            f"{topic} cannot be compacted: its entry {place_of(entry)} is no message of Pulsar's "
+            f"{topic} cannot be compacted: its entry {entry.position} is no message of Pulsar's "
             f"clients ({error})"
         ) from error
 

@@ -366,7 +366,7 @@ class Dispatcher:
             if takes(self._format.key_hash(entry.payload)):
                 taken.append(entry)
             else:
-                others.append(Position(entry.ledger_id, entry.entry_id))
+                others.append(entry.position)
         if others:
             self._cursor.acknowledge(others)
         return taken
@@ -403,7 +403,7 @@ class Dispatcher:
             try:
                 descriptions.append(describe(entry, entry_format))
             except ProtocolError as error:
-                self._skip(Position(entry.ledger_id, entry.entry_id), error)
+                self._skip(entry.position, error)
             else:
                 good.append(entry)
         return good, descriptions
@@ -428,7 +428,7 @@ class Dispatcher:
         found = {}
         for entry, description in zip(entries, descriptions, strict=True):
             if description.messages > 1:
-                words = self._cursor.ack_set(Position(entry.ledger_id, entry.entry_id))
+                words = self._cursor.ack_set(entry.position)
                 if entry.kept:
                     words = both(words, entry.kept)
                 if words:

@@ -198,7 +198,7 @@ class EntryFeed:
     def _step_past(self, entries: list[Entry]) -> None:
         if entries:
             last = entries[-1]
-            self.position = self._positions.next_position(Position(last.ledger_id, last.entry_id))
+            self.position = self._positions.next_position(last.position)
 
     async def _read_new(self, generation: int, count: int) -> None:
         self._place = self.position

@@ -87,7 +87,7 @@ async def given_between(
         except (EntryDamagedError, NoEntryError):
             return Given(at < stop, min(at, stop), bool(waiting))
         for entry in entries:
-            place = Position(entry.ledger_id, entry.entry_id)
+            place = entry.position
             if place >= stop and not waiting:
                 return Given(False, stop)
             if _is_given(entry, entry_format, waiting, within=place < stop):
@@ -154,7 +154,7 @@ class TransactionView:
             if part is None:
                 delivered.append(entry)
                 continue
-            place = Position(entry.ledger_id, entry.entry_id)
+            place = entry.position
             committed = False if part.commits is not None else self._outcome(place)
             if committed is None:
                 return Sorted(delivered, hidden, list(entries[index:]))
@@ -190,7 +190,7 @@ class TransactionView:
 
     def _learn(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            place = Position(entry.ledger_id, entry.entry_id)
+            place = entry.position
             self._next = self._log.positions.next_position(place)
             try:
                 part = describe(entry, self._format).transaction

@@ -40,7 +40,7 @@ from magnetar.topics.publishing.sequence_marks import (
     SequenceMark,
     SequenceMarks,
 )
-from magnetar.topics.reading_on import entries_until, place_of
+from magnetar.topics.reading_on import entries_until
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class TopicDeduplication:
         async for entries in entries_until(self._log, at, end, STEP_ENTRIES, STEP_BYTES):
             for entry in entries:
                 self._learn(marks, entry.payload)
-            self._position, count = place_of(entries[-1]), count + len(entries)
+            self._position, count = entries[-1].position, count + len(entries)
         return count
 
     def _learn(self, marks: SequenceMarks, payload: memoryview) -> None:

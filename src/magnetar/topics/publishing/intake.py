@@ -135,7 +135,7 @@ class TopicIntake:
                 except ProtocolError:
                     continue  # of no producer of ours: nobody staged it
             end = entries[-1]
-            position = positions.next_position(Position(end.ledger_id, end.entry_id))
+            position = positions.next_position(end.position)
 
     def _checkpoint(self) -> Checkpoint | None:
         if not self._fed:

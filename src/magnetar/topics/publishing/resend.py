@@ -317,7 +317,7 @@ class StoredFrames:
             if not entries:
                 break
             for entry in entries:
-                position = Position(entry.ledger_id, entry.entry_id)
+                position = entry.position
                 if position > last:
                     break
                 count += 1

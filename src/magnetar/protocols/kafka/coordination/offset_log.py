@@ -130,7 +130,7 @@ class OffsetLog:
                     ) from error
                 self.state.apply(changes)
                 self._records += len(changes)
-            at = positions.next_position(Position(entries[-1].ledger_id, entries[-1].entry_id))
+            at = positions.next_position(entries[-1].position)
             await asyncio.sleep(0)
         log.debug("offsets replayed", topic=str(self.topic.name), known=len(self.state))
 

@@ -384,7 +384,7 @@ async def read_batches(
         size += len(batch)
         if header is not None and is_part(header):
             transactional.append((header, commits_of(header, entry)))
-        next_offset, last = offset_after, Position(entry.ledger_id, entry.entry_id)
+        next_offset, last = offset_after, entry.position
     after = partition.positions.next_position(last)
     if parts:
         partition.remember(next_offset, after)
@@ -484,7 +484,7 @@ async def _first_at(
     while place <= positions.readable:
         entries = await partition.entries_at(place, entries_max, bytes_max)
         for entry in entries:
-            place = Position(entry.ledger_id, entry.entry_id)
+            place = entry.position
             found = await _first_of(partition, entry, place, time_ms, conversions)
             if found is not None:
                 return found

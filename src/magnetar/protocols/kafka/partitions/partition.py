@@ -463,11 +463,11 @@ class Partition:
                 found.append(None)
                 at = behind_lost(self.positions, at, error)
                 continue
-            step = [each for each in step if Position(each.ledger_id, each.entry_id) <= last]
+            step = [each for each in step if each.position <= last]
             if not step:
                 break
             found += step
-            at = self.positions.next_position(Position(step[-1].ledger_id, step[-1].entry_id))
+            at = self.positions.next_position(step[-1].position)
             await asyncio.sleep(0)  # others have their turns
         return found
 

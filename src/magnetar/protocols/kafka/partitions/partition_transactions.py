@@ -92,7 +92,7 @@ class PartitionTransactions:
                 header = part_of(entry)
                 if header is not None:
                     _learn(stored, writers, header, entry)
-            at = self._positions.next_position(place_of(entries[-1]))
+            at = self._positions.next_position(entries[-1].position)
             await asyncio.sleep(0)  # others have their turns
         return stored, writers
 
@@ -162,7 +162,7 @@ class PartitionTransactions:
                 found = part_of(entry)
                 if found is not None:
                     ahead.look(found, commits_of(found, entry), False)
-            at = self._positions.next_position(place_of(entries[-1]))
+            at = self._positions.next_position(entries[-1].position)
         if ahead.waits:
             raise LogError(
                 f"log {self._log.name} has batches of a transaction at offset {first_offset} or "
@@ -189,7 +189,7 @@ def _learn(
         stored.marker(header, commits)
         writers.marker(header.producer_id, header.producer_epoch, coordinator_epoch)
     else:
-        stored.batch(header, place_of(entry))
+        stored.batch(header, entry.position)
         writers.batch(header)
 
 
@@ -210,7 +210,3 @@ def part_of(entry: Entry) -> BatchHeader | None:
 def commits_of(header: BatchHeader, entry: Entry) -> bool | None:
     """Whether a marker commits; None: it is none."""
     return read_marker(entry.payload)[0] if header.attributes & CONTROL else None
-
-
-def place_of(entry: Entry) -> Position:
-    return Position(entry.ledger_id, entry.entry_id)
