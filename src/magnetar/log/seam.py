@@ -634,8 +634,9 @@ class ReadableLog(Protocol):
         ...
 
     async def read(self, start: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        """As ``read_cached`` from wherever the entries lie. Steps over trimmed ledgers. Raises
-        ``LogClosedError``, ``LedgerError``, ``NoEntryError``."""
+        """As ``read_cached`` from wherever the entries lie, and out of memory where they are there:
+        only who may not wait, or not often, asks ``read_cached`` first. Steps over trimmed ledgers.
+        Raises ``LogClosedError``, ``LedgerError``, ``NoEntryError``."""
         ...
 
     async def first_at(self, time_ms: int) -> Position:

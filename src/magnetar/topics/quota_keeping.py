@@ -229,10 +229,8 @@ async def oldest_in(topic: Topic, *, read: bool = True) -> Oldest | None:
 async def _published(topic: Topic, at: Position, read: bool) -> int:
     """The publish time of the entry there; 0: not known now."""
     try:
-        found = topic.log.read_cached(at, 1, 1)
-        if found is None and read:
-            async with asyncio.timeout(READ_S):
-                found = await topic.log.read(at, 1, 1)
+        async with asyncio.timeout(READ_S):
+            found = await topic.log.read(at, 1, 1) if read else topic.log.read_cached(at, 1, 1)
         return topic.format.published(found[0].payload).time_ms if found else 0
     except (MagnetarError, TimeoutError) as error:
         if not isinstance(error, ProtocolError):

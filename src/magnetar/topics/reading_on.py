@@ -16,10 +16,8 @@ async def entries_until(
     """Those from ``at`` to ``end``, in pieces of so many at most; everybody else has a turn after
     each. Raises what reading does."""
     while at <= end:
-        entries = source.read_cached(at, entries_max, bytes_max)
-        if entries is None:
-            entries = await source.read(at, entries_max, bytes_max)
-        entries = [entry for entry in entries if entry.position <= end]
+        read = await source.read(at, entries_max, bytes_max)
+        entries = [entry for entry in read if entry.position <= end]
         if not entries:
             return
         yield entries

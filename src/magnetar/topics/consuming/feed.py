@@ -257,9 +257,7 @@ class EntryFeed:
                     return  # the others wait again
                 start = Position(run.ledger_id, run.entry_id)
                 self._place = start
-                found = self._log.read_cached(start, run.length, BYTES_MAX)
-                if found is None:
-                    found = await self._log.read(start, run.length, BYTES_MAX)
+                found = await self._log.read(start, run.length, BYTES_MAX)
                 if generation != self._generation:
                     return
                 wanted, whole = self._of_run(run, found)

@@ -47,9 +47,8 @@ async def last_delivered(source: ReadableLog, entry_format: EntryFormat) -> Posi
     for _ in range(LOOK_BACK_ENTRIES):
         if at.entry_id < 0 or at < positions.first:
             break
-        found = source.read_cached(at, 1, 1)
         try:
-            entries = await source.read(at, 1, 1) if found is None else found
+            entries = await source.read(at, 1, 1)
             part = describe(entries[0], entry_format).transaction if entries else None
         except (EntryDamagedError, NoEntryError):
             break  # nobody can read it, and still it is there
@@ -81,9 +80,8 @@ async def given_between(
     positions, at = source.positions, first
     waiting: set[int] = set()
     for _ in range(SOUGHT_STEPS):
-        found = source.read_cached(at, STEP_ENTRIES, STEP_BYTES)
         try:
-            entries = await source.read(at, STEP_ENTRIES, STEP_BYTES) if found is None else found
+            entries = await source.read(at, STEP_ENTRIES, STEP_BYTES)
         except (EntryDamagedError, NoEntryError):
             return Given(at < stop, min(at, stop), bool(waiting))
         for entry in entries:

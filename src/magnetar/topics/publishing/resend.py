@@ -311,9 +311,7 @@ class StoredFrames:
         count = byte_count = 0
         position = first
         while position <= last:
-            entries = self._log.read_cached(position, STEP_ENTRIES, BYTES_MAX // 4)
-            if entries is None:
-                entries = await self._log.read(position, STEP_ENTRIES, BYTES_MAX // 4)
+            entries = await self._log.read(position, STEP_ENTRIES, BYTES_MAX // 4)
             if not entries:
                 break
             for entry in entries:
@@ -326,7 +324,7 @@ class StoredFrames:
                 if sent is not None:
                     found.append((*sent, position))
             position = self._log.positions.next_position(position)
-            await asyncio.sleep(0)  # others have their turns; read_cached waits for nothing
+            await asyncio.sleep(0)  # others have their turns; what is in memory waits for nothing
         return found, count, byte_count
 
     def _sent(self, payload: memoryview) -> tuple[str, Fingerprint] | None:

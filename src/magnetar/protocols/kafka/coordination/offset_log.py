@@ -115,9 +115,7 @@ class OffsetLog:
         positions = source.positions
         at = positions.next_position(self._cursor.mark_delete)
         while at <= positions.readable:
-            entries = source.read_cached(at, REPLAY_ENTRIES, REPLAY_BYTES)
-            if entries is None:
-                entries = await source.read(at, REPLAY_ENTRIES, REPLAY_BYTES)
+            entries = await source.read(at, REPLAY_ENTRIES, REPLAY_BYTES)
             if not entries:
                 break
             for entry in entries:

@@ -474,6 +474,7 @@ class Partition:
     # -- reading ------------------------------------------------------------------------------
 
     async def _read(self, at: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        # Nearly all fetches find it in memory: they pay for no coroutine.
         found = self.log.read_cached(at, entries_max, bytes_max)
         return await self.log.read(at, entries_max, bytes_max) if found is None else found
 

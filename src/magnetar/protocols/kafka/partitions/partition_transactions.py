@@ -85,7 +85,7 @@ class PartitionTransactions:
         stored = StoredTransactions(await self._positions.offset_of(at))
         writers = TransactionWriters()
         while at <= self._positions.readable:
-            entries = await read_entries(self._log, at)
+            entries = await self._log.read(at, STEP_ENTRIES, STEP_BYTES)
             if not entries:
                 break
             for entry in entries:
@@ -155,7 +155,7 @@ class PartitionTransactions:
         for header, commits in answered:
             ahead.look(header, commits, True)
         while ahead.waits and at <= self._positions.readable:
-            entries = await read_entries(self._log, at)
+            entries = await self._log.read(at, STEP_ENTRIES, STEP_BYTES)
             if not entries:
                 break
             for entry in entries:
@@ -191,11 +191,6 @@ def _learn(
     else:
         stored.batch(header, entry.position)
         writers.batch(header)
-
-
-async def read_entries(log: WritableLog, at: Position) -> list[Entry]:
-    found = log.read_cached(at, STEP_ENTRIES, STEP_BYTES)
-    return await log.read(at, STEP_ENTRIES, STEP_BYTES) if found is None else found
 
 
 def part_of(entry: Entry) -> BatchHeader | None:
