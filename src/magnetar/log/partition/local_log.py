@@ -650,6 +650,7 @@ class LocalLog:
     def _deletable(self, kept: Kept, committed_end: int, now_ms: int) -> int:
         return deletable(
             [self._age(segment) for segment in self.segments[:-1]],
+            self._age(self.segments[-1]),
             kept,
             log_start=self.log_start,
             committed_end=committed_end,

@@ -4,13 +4,14 @@ Pure. The caller deletes (``LocalLog.delete_segments``).
 
 Rules:
 
-* Segments go whole, from the front on, and never the last one. (One whose every record is too old
+* Segments go whole, from the front on, and never the last one. (One of which nothing is to be kept
   is sealed first, so that it can go: ``outlived``.)
 * Nothing goes that is not committed: a follower that has less than the leader keeps, and the leader
   itself after an election, must be able to give it.
 * By time: when its latest record is older than ``kept_ms``. Without times in it, since it was
   begun.
-* By size: while what is left behind it is still ``kept_bytes`` or more.
+* By size: while what is left behind it, the active segment included, is still ``kept_bytes`` or
+  more.
 * What lies wholly before the log's start was deleted by somebody, and goes in any case, also where
   the log is compacted and nothing is deleted by time or size.
 """
@@ -32,10 +33,16 @@ class SegmentAge(NamedTuple):
 
 
 def deletable(
-    segments: Sequence[SegmentAge], kept: Kept, *, log_start: int, committed_end: int, now_ms: int
+    segments: Sequence[SegmentAge],
+    active: SegmentAge,
+    kept: Kept,
+    *,
+    log_start: int,
+    committed_end: int,
+    now_ms: int,
 ) -> int:
-    """How many of ``segments`` (all but the active one, in order) go now."""
-    left = sum(segment.byte_count for segment in segments)
+    """How many of ``segments`` (all but the ``active`` one, in order) go now."""
+    left = sum(segment.byte_count for segment in segments) + active.byte_count
     count = 0
     for segment in segments:
         left -= segment.byte_count
@@ -56,11 +63,10 @@ def _outlived(segment: SegmentAge, kept: Kept, left: int, now_ms: int) -> bool:
 
 
 def outlived(active: SegmentAge, kept: Kept, *, committed_end: int, now_ms: int) -> bool:
-    """Whether the active segment is to be sealed, because all in it is too old."""
+    """Whether the active segment is to be sealed, because nothing of it is to be kept: all in it is
+    too old, or no bytes are kept at all."""
     return (
         active.byte_count > 0
         and active.end_offset <= committed_end
-        and kept.cleanup.deletes
-        and kept.kept_ms != UNLIMITED
-        and now_ms - active.latest_ms > kept.kept_ms
+        and _outlived(active, kept, 0, now_ms)
     )

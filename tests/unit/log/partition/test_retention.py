@@ -9,11 +9,19 @@ from magnetar.log.partition.retention import SegmentAge, deletable, outlived
 from tests.unit.log.partition.kit import NOW_MS, filled, opened
 
 SEGMENTS = [SegmentAge(10 * (i + 1), 100, 1000 * i) for i in range(5)]
+ACTIVE = SegmentAge(60, 0, 0)
 
 
-def count(kept: Kept, *, log_start: int = 0, committed_end: int = 99, now_ms: int = 5000) -> int:
+def count(
+    kept: Kept,
+    *,
+    active: SegmentAge = ACTIVE,
+    log_start: int = 0,
+    committed_end: int = 99,
+    now_ms: int = 5000,
+) -> int:
     return deletable(
-        SEGMENTS, kept, log_start=log_start, committed_end=committed_end, now_ms=now_ms
+        SEGMENTS, active, kept, log_start=log_start, committed_end=committed_end, now_ms=now_ms
     )
 
 
@@ -31,6 +39,34 @@ def test_by_size() -> None:
     assert count(Kept(kept_bytes=300)) == 2
     assert count(Kept(kept_bytes=301)) == 1
     assert count(Kept(kept_bytes=0)) == 5
+
+
+def test_the_active_segment_counts_in_the_size() -> None:
+    active = SegmentAge(60, 150, 5000)
+    assert count(Kept(kept_bytes=650), active=active) == 0
+    assert count(Kept(kept_bytes=550), active=active) == 1
+    assert count(Kept(kept_bytes=150), active=active) == 5
+    assert count(Kept(kept_bytes=151), active=active) == 4
+    assert count(Kept(kept_bytes=0), active=active) == 5
+
+
+def test_where_no_bytes_are_kept_the_active_segment_is_sealed() -> None:
+    active, none = SegmentAge(50, 10, 1000), Kept(kept_bytes=0)
+    assert outlived(active, none, committed_end=50, now_ms=1000)
+    assert not outlived(active, none, committed_end=49, now_ms=1000)
+    assert not outlived(active, Kept(kept_bytes=1), committed_end=50, now_ms=1000)
+    compacted = Kept(kept_bytes=0, cleanup=Cleanup.COMPACT)
+    assert not outlived(active, compacted, committed_end=50, now_ms=1000)
+
+
+def test_a_log_keeps_its_bytes_and_not_a_segment_more(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    filled(log, 60)
+    behind = sum(segment.byte_count for segment in log.segments[2:])
+    third = log.segments[2].base_offset
+    log.let_go(Kept(kept_bytes=behind), committed_end=log.log_end, now_ms=NOW_MS)
+    assert (log.log_start, log.byte_count) == (third, behind)
+    log.close()
 
 
 def test_what_is_not_committed_stays() -> None:
