@@ -189,6 +189,34 @@ def test_epochs_that_are_used_up_are_followed_by_another_producer_id() -> None:
     assert (begun.producer_id, begun.epoch) == (99, 0)
 
 
+def test_who_has_not_heard_of_its_new_producer_id_asks_again_until_that_is_used() -> None:
+    """It was fenced, though it was the id's producer, and nobody else had begun."""
+    asked = Beginning(60_000, 7, EPOCH_MAX - 1)
+    last = replace(stored(begin(None, ASKED, 7, 0)), epoch=EPOCH_MAX - 1)
+    begun = stored(begin(last, asked, 99, 1))
+    assert (begun.producer_id, begun.epoch) == (99, 0)
+    assert not needs_producer_id(begun), "it is told the same"
+    assert begin(begun, asked, -1, 2) == (ErrorCode.NONE, None), "the answer was not heard"
+    for other in (Beginning(60_000, 7, EPOCH_MAX - 2), Beginning(60_000, 7, 0)):
+        assert begin(begun, other, -1, 2) == (ErrorCode.PRODUCER_FENCED, None)
+    assert add(begun, 7, EPOCH_MAX - 1, [PLACE], 2).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    used = stored(add(begun, 99, 0, [PLACE], 3))
+    assert begin(used, asked, -1, 4) == (ErrorCode.PRODUCER_FENCED, None)
+    again = stored(begin(begun, ASKED, -1, 4))
+    assert begin(again, asked, -1, 5) == (ErrorCode.PRODUCER_FENCED, None), "another has begun"
+    timed_out = time_out(replace(ongoing(), epoch=EPOCH_MAX - 1), 60_000, 2_000)
+    assert timed_out is not None
+    begun = stored(begin(marked(timed_out, 3_000), asked, 98, 4_000))
+    assert begin(begun, asked, -1, 5_000) == (ErrorCode.NONE, None)
+    assert begun.producer_id == 98
+
+
 def test_what_is_stored_is_read_again() -> None:
     record = ongoing(3)
     assert transaction.from_json(transaction.to_json(record)) == record
+    timed_out = time_out(record, 60_000, 2_000)
+    assert timed_out is not None
+    fields = transaction.to_json(timed_out)
+    assert transaction.from_json(fields) == timed_out
+    assert transaction.from_json(fields[:-1]) == timed_out, "as an older release has stored it"
+    assert transaction.from_json(transaction.to_json(record)[:-1]) == record

@@ -17,7 +17,8 @@ Invariants:
   fenced, since it may not know. That one itself, by id and former epoch, is given the greater epoch
   when it asks to go on (KIP-588), unless another has begun.
 
-Epochs end at ``EPOCH_MAX``; an id whose epochs are used up goes on under a new producer id.
+Epochs end at ``EPOCH_MAX``; an id whose epochs are used up goes on under a new producer id, which a
+producer that did not hear of it is told when it asks again with the old one, as of a new epoch.
 
 Source: Kafka's design of transactions (KIP-98, KIP-360, KIP-588). States: ``transaction_states``.
 Why: docs/adr/0117-transactions.md.
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from magnetar.protocols.kafka.coordination.transaction_states import (
@@ -48,10 +50,9 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """What is stored of a transactional id. ``former_epoch``: the one before, if the producer
-    itself asked for a new one, and may ask again because it did not hear, or if its transaction
-    timed out; else -1. ``started_ms``:
-    when its transaction began; -1: it has none."""
+    """What is stored of a transactional id. ``former_id``, ``former_epoch``: those before, if the
+    producer itself asked for others, and may ask again because it did not hear, or if its
+    transaction timed out; else -1. ``started_ms``: when its transaction began; -1: it has none."""
 
     producer_id: int
     epoch: int
@@ -61,6 +62,7 @@ class TransactionRecord:
     started_ms: int = -1
     changed_ms: int = 0
     former_epoch: int = NO_EPOCH
+    former_id: int = NO_PRODUCER
 
     @property
     def commits(self) -> bool:
@@ -112,16 +114,14 @@ def begin(
     if record is None:
         made = TransactionRecord(new_producer_id, 0, said.timeout_ms, changed_ms=now_ms)
         return TransactionVerdict(ErrorCode.NONE, made)
-    if said.producer_id != NO_PRODUCER:
-        if said.producer_id != record.producer_id:
-            return FENCED
-        if said.epoch not in (record.epoch, record.former_epoch):
-            return FENCED
-        if said.epoch == record.former_epoch and record.ongoing:
-            return FENCED
+    asks_on, asker = said.producer_id != NO_PRODUCER, (said.producer_id, said.epoch)
+    goes_on = asks_on and asker == (record.former_id, record.former_epoch)
+    if asks_on and not goes_on and asker != (record.producer_id, record.epoch):
+        return FENCED
+    if goes_on and record.ongoing:
+        return FENCED
     if record.ending:
         return UNDER_WAY
-    goes_on = said.producer_id != NO_PRODUCER and said.epoch == record.former_epoch
     if goes_on and record.epoch < EPOCH_MAX:  # behind the last one is none for a marker
         return TransactionVerdict(ErrorCode.NONE)
     if record.ongoing:
@@ -132,7 +132,6 @@ def begin(
         producer_id, epoch = new_producer_id, 0
     else:
         producer_id, epoch = record.producer_id, record.epoch + 1
-    asked_for = said.producer_id != NO_PRODUCER and producer_id == record.producer_id
     begun = record.moved(
         TransactionEvent.INITIALISED,
         now_ms,
@@ -141,17 +140,20 @@ def begin(
         timeout_ms=said.timeout_ms,
         partitions=(),
         started_ms=-1,
-        former_epoch=record.epoch if asked_for else NO_EPOCH,
+        # As it names itself, if it asks again: also where it is given another producer id.
+        former_id=said.producer_id,
+        former_epoch=said.epoch if asks_on else NO_EPOCH,
     )
     return TransactionVerdict(ErrorCode.NONE, begun)
 
 
 _REPLACED: Final = TransactionEvent.REPLACED
+_NO_FORMER: Final = MappingProxyType({"former_id": NO_PRODUCER, "former_epoch": NO_EPOCH})
 
 
 def _fenced(record: TransactionRecord, event: TransactionEvent, now_ms: int) -> TransactionRecord:
     """Its open transaction is aborted, and its producer not heard any more."""
-    return record.moved(event, now_ms, epoch=record.epoch + 1, former_epoch=NO_EPOCH)
+    return record.moved(event, now_ms, epoch=record.epoch + 1, **_NO_FORMER)
 
 
 def check(record: TransactionRecord | None, producer_id: int, epoch: int) -> ErrorCode:
@@ -183,7 +185,7 @@ def add(
         now_ms,
         partitions=known + more,
         started_ms=record.started_ms if record.ongoing else now_ms,
-        former_epoch=NO_EPOCH,
+        **_NO_FORMER,
     )
     return TransactionVerdict(ErrorCode.NONE, added)
 
@@ -217,7 +219,8 @@ def time_out(record: TransactionRecord, open_ms: int, now_ms: int) -> Transactio
     if not record.ongoing or open_ms < record.timeout_ms:
         return None
     aborted = _fenced(record, TransactionEvent.TIMED_OUT, now_ms)
-    return replace(aborted, former_epoch=record.epoch)  # who has it may ask for the next one
+    # Who has it may ask for the next one.
+    return replace(aborted, former_id=record.producer_id, former_epoch=record.epoch)
 
 
 def marked(record: TransactionRecord, now_ms: int) -> TransactionRecord:
@@ -251,12 +254,15 @@ def to_json(record: TransactionRecord) -> list[Any]:
         record.started_ms,
         record.changed_ms,
         record.former_epoch,
+        record.former_id,
     ]
 
 
 def from_json(fields: list[Any]) -> TransactionRecord:
     """Raises ``ValueError``, ``TypeError``."""
-    producer_id, epoch, timeout_ms, state, places, started_ms, changed_ms, former, *_ = fields
+    producer_id, epoch, timeout_ms, state, places, started_ms, changed_ms, former, *more = fields
+    # Records of before there was one are of producers that had the same id.
+    former_id = more[0] if more else (producer_id if int(former) != NO_EPOCH else NO_PRODUCER)
     return TransactionRecord(
         int(producer_id),
         int(epoch),
@@ -266,4 +272,5 @@ def from_json(fields: list[Any]) -> TransactionRecord:
         int(started_ms),
         int(changed_ms),
         int(former),
+        int(former_id),
     )
