@@ -4,8 +4,9 @@ or its slowest subscriptions go on without what is too much.
 Rules:
 
 * Open topics are looked at every ``broker.backlog_quota_check_interval_ms``, and a topic whenever a
-  producer of Pulsar's comes to it, so that it gets in as soon as there is place again. Nothing is
-  done on a message's way: between two looks a topic may go past its quota by what it is sent.
+  producer of Pulsar's comes to it, so that it gets in as soon as there is place again, and before
+  the first use by Kafka's clients since it was opened. Nothing is done on a message's way: between
+  two looks a topic may go past its quota by what it is sent.
 * A topic without a limit, or without a subscription that is behind, costs a look at what is in
   memory. Of one with a limit in time the oldest entry that is not acknowledged is read, if it is
   another one than at the look before; its publish time is the producer's. Where it cannot be read
@@ -166,12 +167,18 @@ class QuotaKeeping:
 
 async def check_quota(topic: Topic) -> None:
     """A producer wants to publish to the topic. Raises ``BacklogQuotaError``."""
-    if not _is_limited(topic):
-        return
-    exceeded = await find_exceeded(topic)
-    _note(topic, exceeded)
+    exceeded = await note_quota(topic)
     if exceeded is not None:
         raise refusal(topic.name, exceeded)
+
+
+async def note_quota(topic: Topic) -> Exceeded | None:
+    """The quota for which producers are refused, looked at now (``Topic.over_quota``)."""
+    if not _is_limited(topic):
+        return None
+    exceeded = await find_exceeded(topic)
+    _note(topic, exceeded)
+    return exceeded
 
 
 async def find_exceeded(topic: Topic) -> Exceeded | None:

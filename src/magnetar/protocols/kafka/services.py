@@ -45,6 +45,7 @@ from magnetar.protocols.kafka.topic_ids import TopicIds
 from magnetar.protocols.kafka.traffic import KafkaTraffic
 from magnetar.protocols.kafka.unread import UnreadPlaces
 from magnetar.topics.entry_format import EntryFormat
+from magnetar.topics.quota_keeping import note_quota
 from magnetar.topics.registry import Topics
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.errors import ErrorCode
@@ -281,6 +282,10 @@ class KafkaServices:
         topic_name = await self.name_of(name, index)
         topic = await self.topics.get(topic_name, create=False, asker=asker)
         found = self._partitions.get(topic_name)
+        if found is None or found.topic is not topic:
+            # Before anybody can append by it: until the next look nobody asks again.
+            await note_quota(topic)
+            found = self._partitions.get(topic_name)
         if found is None or found.topic is not topic:
             self._forget_closed()
             idle_ms = self.broker.idle_topic_unload_ms

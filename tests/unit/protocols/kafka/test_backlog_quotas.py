@@ -16,6 +16,8 @@ from tests.unit.protocols.kafka.test_session import fetched, produced, values
 from tests.unit.protocols.kafka.test_terminated_topics import opened
 from tests.unit.protocols.kafka.test_transaction_requests import begun
 
+AGED = BacklogQuotas(age=BacklogQuota(-1, 1, QuotaAction.EXCEPTION))
+
 
 async def past(world: KafkaWorld, action: QuotaAction) -> Subscription:
     """The topic is past its quota, and that was seen; the subscription that is behind."""
@@ -84,5 +86,29 @@ def test_a_transaction_ends_all_the_same() -> None:
         await past(world, QuotaAction.EXCEPTION)
         assert await producer.produce(3) is ErrorCode.POLICY_VIOLATION
         assert await producer.end(False) is ErrorCode.NONE
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("quota", [BacklogQuotas(BacklogQuota(1, -1, QuotaAction.EXCEPTION)), AGED])
+def test_the_first_batch_after_a_start_is_held_to_the_quota(quota: BacklogQuotas) -> None:
+    """Until the first look, a minute later, all was taken."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        await produced(peer, batch(2))
+        before = opened(world)
+        await open_durable(before, "s", EARLIEST, {})
+        await world.broker.control.policies.set_topic(before.name, "backlog_quotas", quota)
+        await asyncio.sleep(2)
+        assert await world.broker.topics.unload(before.name)
+        found = await asyncio.gather(*(produced(peer, batch(1, 2)) for _ in range(3)))
+        assert {each.error_code for each in found} == {ErrorCode.POLICY_VIOLATION}
+        assert opened(world) is not before
+        opened(world).subscriptions["s"].cursor.acknowledge_cumulative(
+            opened(world).log.positions.readable
+        )
+        await world.broker.quotas.look()
+        assert (await produced(peer, batch(1, 2))).base_offset == 2
 
     run(scenario)
