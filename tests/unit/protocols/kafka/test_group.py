@@ -319,6 +319,19 @@ def test_a_group_is_restored_as_it_was_stored() -> None:
     assert empty.next_ms() is None
 
 
+def test_members_of_a_group_that_is_not_stable_are_told_without_what_they_said_and_have() -> None:
+    """As in Kafka: what they have said may not be what counts, and what they have is void."""
+    group = ClassicGroup.restored("g", GROUP_RECORD, 0, 1_000)
+    assert group.describe().protocol == "range"
+    group.leave("a", None, 2_000)
+    found = group.describe()
+    assert (found.state, found.protocol) == ("PreparingRebalance", "")
+    assert [(each.member_id, each.metadata, each.assignment) for each in found.members] == [
+        ("b", b"", b""),
+        ("c", b"", b""),
+    ]
+
+
 def test_who_took_a_static_members_place_in_a_rebalance_that_is_lost_joins_anew() -> None:
     """With its coordinator, before it was stored: the log has the former one. Told that it was
     replaced its client would end, and nobody was left."""
