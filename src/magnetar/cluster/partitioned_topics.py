@@ -228,6 +228,20 @@ class PartitionedTopics:
         topic, version = await self._change(name, lambda now: now._replace(goes=True))
         return topic.partitions, version
 
+    async def check_deletion(self, name: TopicName, version: int) -> None:
+        """The topic whose deletion began with ``version`` is still there, and goes. Raises
+        ``TopicNotFoundError`` if another deletion has ended, and as ``end_deletion``."""
+        if version == ANY_VERSION:
+            return
+        path = _path(name)
+        try:
+            node = await self._metadata.get(path)
+        except NoNodeError:
+            raise TopicNotFoundError(f"{name} is deleted already") from None
+        # Versions begin anew with each topic: of one that has grown it may be the same.
+        if node.version != version or not _topic(path, node.value).goes:
+            raise _changed(name)
+
     async def undo_deletion(self, name: TopicName) -> None:
         """It stays; fine if nobody was deleting it. Raises as ``begin_deletion``."""
         await self._change(name, lambda now: now._replace(goes=False))
@@ -238,12 +252,14 @@ class PartitionedTopics:
         try:
             await self.delete(name, version)
         except BadVersionError:
-            raise NotAllowedError(
-                f"{name} was changed while it was being deleted; delete it again"
-            ) from None
+            raise _changed(name) from None
 
     def close(self) -> None:
         self._counts.close()
+
+
+def _changed(name: TopicName) -> NotAllowedError:
+    return NotAllowedError(f"{name} was changed while it was being deleted; delete it again")
 
 
 @lru_cache(PATHS_KEPT)  # it is asked for with each fetch

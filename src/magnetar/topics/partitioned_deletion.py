@@ -10,7 +10,9 @@ of that name. Rules:
   what the topic says, since the store tells a session of a change before it answers what comes
   after it. A log that was on its way is waited for, and deleted.
 * The topic's own node goes last: until then a deletion that fails half way can be asked for again.
-  It goes by compare-and-set: what was made under the name meanwhile stays.
+  It goes by compare-and-set: what was made under the name meanwhile stays. So does what that one
+  has: the slower of two deletions asks before each partition, and before what is said of the topic
+  goes, whether it is the same topic still.
 * A partition that fails keeps none of the others: what can be deleted is, and the error names what
   is left. The topic says that it goes until all are gone.
 * A refusal (somebody is connected, and nobody has forced it) ends it, and takes back what was said.
@@ -77,8 +79,12 @@ async def delete_partitioned(
     ``MetadataError``."""
     parts, version = await _begun(control, topics, name)
 
+    async def confirm() -> None:
+        await control.partitioned.check_deletion(name, version)
+
     async def delete(part: TopicName) -> None:
         with suppress(TopicNotFoundError):
+            await confirm()
             await delete_one(part)
 
     ends = (NotAllowedError, *STORE_AWAY)
@@ -90,11 +96,17 @@ async def delete_partitioned(
         ) from error
     except NotAllowedError:
         if version != ANY_VERSION:
-            with suppress(TopicNotFoundError):  # another deletion has ended
+            # Another deletion has ended, or the name is another topic's, which may be deleted, too.
+            with suppress(TopicNotFoundError, NotAllowedError):
+                await confirm()
                 await control.partitioned.undo_deletion(name)
         raise
-    await control.schemas.forget_topic(name)
-    await control.policies.forget_topic(name)
+    try:
+        await confirm()
+        await control.schemas.forget_topic(name)
+        await control.policies.forget_topic(name, confirm)
+    except TopicNotFoundError:
+        return  # another deletion has ended, with all that was said of it
     await control.partitioned.end_deletion(name, version)
 
 

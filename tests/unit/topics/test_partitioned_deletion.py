@@ -21,6 +21,7 @@ from magnetar.wire.kafka.admin_messages import (
     DeleteTopic,
     DeleteTopicsRequest,
     NewTopic,
+    TopicConfig,
 )
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.cluster_messages import MetadataRequest
@@ -172,6 +173,70 @@ def test_what_was_made_under_the_name_meanwhile_stays() -> None:
             await partitioned.end_deletion(name, first[1])
         assert await partitioned.partitions(name) == 5
         assert not (await partitioned.topic(name)).goes
+
+    run(scenario)
+
+
+async def made_with(peer: KafkaPeer, minutes: int) -> None:
+    kept = TopicConfig("retention.ms", str(minutes * 60_000))
+    request = CreateTopicsRequest([NewTopic("u", partitions=2, configs=[kept])])
+    (said,) = (await peer.ask(ApiKey.CREATE_TOPICS, request)).topics
+    assert not said.error_code
+
+
+@pytest.mark.parametrize("held_at", range(4))
+def test_the_slower_of_two_deletions_leaves_the_next_topic_what_it_has(held_at: int) -> None:
+    """It took the new topic's settings, and deleted its partitions: two clients, or one that did
+    not hear in time and asked again, and a third that makes the topic anew."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer, control, name = world.peer(), world.services.control, parse_topic("u")
+        await made_with(peer, 7)
+        check, checks = control.partitioned.check_deletion, 0
+        held, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(of: TopicName, version: int) -> None:
+            nonlocal checks
+            checks += 1
+            if checks == held_at + 1:
+                if held_at == 3:  # the last of them: it has looked, and is about to write
+                    await check(of, version)
+                held.set()
+                await go_on.wait()
+                if held_at == 3:
+                    return
+            await check(of, version)
+
+        control.partitioned.check_deletion = slow  # type: ignore[method-assign]
+        slower = asyncio.ensure_future(deleted(world.peer()))
+        await held.wait()
+        assert not (await deleted(peer)).error_code
+        await made_with(peer, 9)
+        await control.partitioned.grow(name, 3)  # the node has the version of before
+        for index in range(3):
+            request = producing(batch(2), topic="u", index=index)
+            assert not outcome(await peer.ask(ApiKey.PRODUCE, request)).error_code
+        go_on.set()
+        assert (await slower).error_code
+        found = (await control.policies.of_topic(name)).retention
+        assert found is not None
+        assert found.minutes == 9
+        assert (await control.partitioned.topic(name))[::2] == (3, False)
+        for index in range(3):
+            assert (await world.services.partition("u", index)).positions.end_offset == 2
+
+    run(scenario)
+
+
+def test_the_slower_of_two_deletions_ends_well() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, control = world.peer(), world.services.control
+        await made_with(peer, 7)
+        found = await asyncio.gather(deleted(peer), deleted(world.peer()))
+        if ErrorCode.NONE not in {each.error_code for each in found}:  # in each other's way
+            assert not (await deleted(peer)).error_code
+        assert (await control.policies.of_topic(parse_topic("u"))).retention is None
+        assert not await control.partitioned.partitions(parse_topic("u"))
 
     run(scenario)
 

@@ -23,7 +23,7 @@ Why: docs/adr/0079-policies.md.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -168,26 +168,35 @@ class TopicPolicies:
         """``change`` is of what stands in the node."""
         await self._change(name, lambda found: _change_field(found, name, field, change))
 
-    async def forget_topic(self, name: TopicName) -> None:
+    async def forget_topic(
+        self, name: TopicName, confirm: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """The topic was deleted: one made anew under its name has no policies. Out of a node that
         cannot be read nothing is taken: who puts it right brings the topic's back, if it had any.
-        """
+        ``confirm`` raises if the name is another topic's by now: one that is made after it has
+        looked writes what it is made with to the node that is compared (``make_with``), and keeps
+        it."""
         try:
             has_some = name.partitioned.local in await self._buckets.get(self.path_of(name))
         except BrokerMetadataError as error:
             log.warning("policies of a deleted topic may stay", topic=str(name), error=str(error))
             return
         if has_some:
-            await self._change(name, lambda found: found.pop(name.partitioned.local, None))
+            await self._change(name, lambda found: found.pop(name.partitioned.local, None), confirm)
 
     async def forget_namespace(self, namespace: str) -> None:
         """It was deleted, with all its topics."""
         await delete_below(self._metadata, f"{ROOT}/{namespace}", ROOT, self._buckets.forget)
 
-    async def _change(self, name: TopicName, change: Callable[[Objects], object]) -> None:
+    async def _change(
+        self,
+        name: TopicName,
+        change: Callable[[Objects], object],
+        confirm: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         path = self.path_of(name)
         in_bytes = _in_bytes(path, change)
-        await change_node(self._metadata, self._buckets, path, in_bytes, _too_many(name))
+        await change_node(self._metadata, self._buckets, path, in_bytes, _too_many(name), confirm)
 
     def close(self) -> None:
         self._buckets.close()

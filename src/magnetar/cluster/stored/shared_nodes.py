@@ -8,7 +8,7 @@ another was faster.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -36,13 +36,16 @@ async def change_node(
     path: str,
     change: Callable[[bytes | None], bytes],
     too_many: str,
+    confirm: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """``change`` makes the node's next value of the one that it has (None: there is no such node);
-    it may be called again. ``known`` forgets the node. Raises ``MetadataError``, what ``change``
-    raises, and ``NotAllowedError`` with ``too_many`` when there is no place for more."""
+    it may be called again. ``known`` forgets the node. ``confirm`` raises if it is not to be
+    changed: it is asked after the node is read, so that whatever is written there later than it
+    looks is noticed. Raises ``MetadataError``, what ``change`` and ``confirm`` raise, and
+    ``NotAllowedError`` with ``too_many`` when there is no place for more."""
     try:
         for _ in range(RACES_MAX):
-            if await _change_once(metadata, path, change, too_many):
+            if await _change_once(metadata, path, change, too_many, confirm):
                 return
     finally:
         known.forget(path)  # one that failed may have happened
@@ -84,12 +87,18 @@ def _fitting(value: bytes, too_many: str) -> bytes:
 
 
 async def _change_once(
-    metadata: MetadataStore, path: str, change: Callable[[bytes | None], bytes], too_many: str
+    metadata: MetadataStore,
+    path: str,
+    change: Callable[[bytes | None], bytes],
+    too_many: str,
+    confirm: Callable[[], Awaitable[None]] | None,
 ) -> bool:
     try:
         node = await metadata.get(path)
     except NoNodeError:
         node = None
+    if confirm is not None:
+        await confirm()
     value = _fitting(change(None if node is None else node.value), too_many)
     try:
         if node is None:
