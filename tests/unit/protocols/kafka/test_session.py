@@ -636,6 +636,35 @@ def test_what_was_deleted_of_a_batch_is_not_found_by_time() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("times_ms", "offset"),
+    [
+        ([9_000, 1_000, 3_000, 2_000], 2),
+        ([9_000, 1_000, 2_000, 3_000], 3),
+        ([9_000, 3_000, 1_000, 3_000, 2_000], 1),
+        ([TIMESTAMP_MAX, 0, 3_000, 0], 2),
+        ([9_000, 0], 1),
+        ([1_000, 9_000, 2_000], 1),
+        ([9_000], -1),
+    ],
+)
+def test_the_greatest_time_is_of_what_remains(times_ms: list[int], offset: int) -> None:
+    """Once the record that had it was deleted nothing was found, whatever else there was."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for each in times_ms:
+            await produced(peer, batch(1, base_timestamp_ms=each, max_timestamp_ms=each))
+        world.log().front = _BeginsLater()  # type: ignore[assignment]
+        part = ListOffsetsPartition(0, timestamp_ms=-3)
+        asked = ListOffsetsRequest(topics=[ListOffsetsTopic(T, [part])])
+        found = (await peer.ask(ApiKey.LIST_OFFSETS, asked)).topics[0].partitions[0]
+        time_ms = times_ms[offset] if offset >= 0 else -1
+        assert (found.error_code, found.offset, found.timestamp_ms) == (0, offset, time_ms)
+
+    run(scenario)
+
+
 def test_a_producer_is_told_where_the_log_begins() -> None:
     """By that it knows later whether what it sent is unknown because it was deleted."""
 

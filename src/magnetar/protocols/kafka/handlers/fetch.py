@@ -86,6 +86,7 @@ LOST_WAIT_S: Final = 0.5
 LATEST: Final = -1
 EARLIEST: Final = -2
 GREATEST_TIME: Final = -3
+NOTHING_FOUND: Final = (-1, -1)
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 """Of what Kafka has moved to remote storage: nothing is."""
@@ -459,9 +460,7 @@ async def _list(
     elif time_ms in (EARLIEST, EARLIEST_LOCAL):
         listed.offset = partition.start_offset()
     elif time_ms == GREATEST_TIME:
-        greatest = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
-        if greatest:
-            listed.offset, listed.timestamp_ms = await _first_at(partition, greatest, conversions)
+        listed.offset, listed.timestamp_ms = await _greatest(partition, conversions)
     elif time_ms == LATEST_TIERED:
         listed.leader_epoch = -1
     elif time_ms >= 0:
@@ -472,6 +471,43 @@ async def _list(
     if by_time and committed and listed.offset >= partition.stable_offset():
         # It is not to be read yet: as in Kafka nothing was found.
         listed.offset = listed.timestamp_ms = -1
+
+
+async def _greatest(partition: Partition, conversions: asyncio.Semaphore) -> tuple[int, int]:
+    """The first of those records that have the greatest timestamp, as ``_first_at``.
+
+    What the log says of times may count what was deleted. Then it is searched by halves for the
+    greatest time from which on there is something; the last batch's mostly is that.
+    """
+    said_ms = max((each.greatest_ms for each in partition.log.stats().ledgers), default=0)
+    if not said_ms:
+        return NOTHING_FOUND
+    best = await _first_at(partition, said_ms, conversions)
+    if best != NOTHING_FOUND:
+        return best
+    guess_ms, none_from_ms = await _last_time(partition), said_ms
+    while best[1] + 1 < none_from_ms:
+        middle_ms = (best[1] + none_from_ms) // 2
+        # (They may be neighbours: the middle is the lesser one, which is known.)
+        time_ms = guess_ms if best[1] < guess_ms < none_from_ms else max(middle_ms, best[1] + 1)
+        found = await _first_at(partition, time_ms, conversions)
+        if found == NOTHING_FOUND:
+            none_from_ms = time_ms
+        else:
+            best = found
+        guess_ms = best[1] + 1 if found != NOTHING_FOUND else -1
+    return best
+
+
+async def _last_time(partition: Partition) -> int:
+    """What the last batch says of its times; -1: nothing."""
+    last = partition.positions.readable
+    if last < partition.positions.first:
+        return -1
+    entries = await partition.entries_at(last, 1, 1)
+    if not entries or not is_batch(entries[0].payload):
+        return -1
+    return read_batch_header(entries[0].payload).max_timestamp_ms
 
 
 async def _first_at(
@@ -494,7 +530,7 @@ async def _first_at(
         # deleted, or compacted. The next one may lie a million batches behind.
         place, entries_max, bytes_max = positions.next_position(place), ENTRIES_AT_ONCE, LOOK_BYTES
         await asyncio.sleep(0)  # others have their turns
-    return -1, -1
+    return NOTHING_FOUND
 
 
 async def _first_of(
