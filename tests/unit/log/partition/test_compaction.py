@@ -11,9 +11,10 @@ import pytest
 
 from magnetar.log.partition.batch_header import read_header
 from magnetar.log.partition.compacting import LogCompactor
-from magnetar.log.partition.compaction import records_of
+from magnetar.log.partition.compaction import AbortedBatches, records_of
 from magnetar.log.partition.limits import Kept, SegmentLimits
 from magnetar.log.partition.local_log import LocalLog
+from magnetar.log.partition.producer_states import AbortedTransaction
 from magnetar.wire.kafka.batches import build_batch
 from magnetar.wire.kafka.compression import Codec, compress
 from magnetar.wire.kafka.records import KafkaRecord, encode_records
@@ -154,3 +155,15 @@ def test_a_producers_sequence_outlives_its_records(tmp_path: Path) -> None:
     log, _ = opened(folder, TINY)
     again = log.append_as_leader(batch([b"1"], keys=[b"k"], producer=(5, 0, 0)), 0, NOW_MS)
     assert again.repeated
+
+
+def test_what_its_producer_committed_before_was_not_aborted() -> None:
+    found = AbortedBatches([AbortedTransaction(7, 10, 12, 13)])
+
+    def at(offset: int, producer_id: int = 7, attributes: int = 0x10) -> bool:
+        data = batch([b"v"], producer=(producer_id, 0, 0), attributes=attributes, offset=offset)
+        return found.has(read_header(data))
+
+    assert [each for each in range(20) if at(each)] == [10, 11, 12]
+    assert not at(11, producer_id=8)
+    assert not at(11, attributes=0)

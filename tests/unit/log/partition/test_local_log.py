@@ -181,6 +181,66 @@ def test_an_epoch_that_was_cut_is_not_there_after_a_crash(tmp_path: Path) -> Non
     assert found.epochs.starts == ((3, 0),)
 
 
+@pytest.mark.parametrize("kept", range(1, 24))
+def test_what_was_cut_has_no_times(tmp_path: Path, kept: int) -> None:
+    """Others come at its offsets: who looks by time would begin behind the first of them."""
+    log, _ = opened(tmp_path / "t-0")
+    for number in range(24):
+        log.append_as_leader(batch([bytes(60)], time_ms=NOW_MS + number), 0, NOW_MS)
+    log.truncate(kept, NOW_MS)
+    assert max(each.greatest[0] for each in log.segments) == NOW_MS + kept - 1
+    assert log.first_at(NOW_MS + kept) is None
+    for _ in range(24):
+        log.append_as_leader(batch([bytes(60)], time_ms=NOW_MS + 100), 0, NOW_MS)
+    for time_ms, offset in ((NOW_MS + kept - 1, kept - 1), (NOW_MS + 100, kept)):
+        found = log.first_at(time_ms)
+        assert found is not None
+        assert found.base_offset == offset
+
+
+def test_what_is_read_ends_where_it_is_said(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    first = filled(log, 20)
+    for end in first[1:]:
+        assert read_all(log, 0, end) == [each for each in first if each < end]
+        last = first[first.index(end) - 1]
+        piece = log.range_from(last, end, 1 << 20)  # of more than that, too
+        assert piece is not None
+        assert piece.byte_count == read_header(piece.read()).byte_count
+        assert log.range_from(end, end, 1 << 20) is None
+
+
+def test_a_marker_of_a_later_epoch_ends_what_an_earlier_one_has_open(tmp_path: Path) -> None:
+    """Of a producer that was replaced, or whose time was over."""
+    log, _ = opened(tmp_path / "t-0")
+    part = batch([b"a"], producer=(1, 0, 0), attributes=0x10)
+    log.append_as_leader(part, 0, NOW_MS)
+    log.append_as_leader(marker(1, 1, commits=False), 0, NOW_MS)
+    assert log.producers.first_open() is None
+    assert aborted_of(log) == [(1, 0, 1)]
+    with pytest.raises(StaleProducerEpochError):
+        log.append_as_leader(batch([b"b"], producer=(1, 0, 1)), 0, NOW_MS)
+
+
+def test_sequences_go_round_and_a_part_of_a_batch_is_no_repeat(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "t-0")
+    last = (1 << 31) - 1
+
+    def send(sequence: int, count: int) -> Appended:
+        data = batch([b"v"] * count, producer=(9, 0, sequence))
+        return log.append_as_leader(data, 0, NOW_MS)
+
+    assert send(last - 1, 3) == Appended(0, 2)
+    assert send(last - 1, 3).repeated
+    for part in ((last - 1, 2), (0, 1)):  # its beginning, its end
+        with pytest.raises(OutOfOrderSequenceError):
+            send(*part)
+    assert send(1, 1) == Appended(3, 3)
+    assert send(last - 1, 3).repeated
+    log.append_as_leader(batch([b"v"] * 2, producer=(8, 0, last - 1)), 0, NOW_MS)
+    assert not log.append_as_leader(batch([b"v"], producer=(8, 0, 0)), 0, NOW_MS).repeated
+
+
 def test_a_follower_stores_which_epochs_it_has(tmp_path: Path) -> None:
     """Batches of segments that were synced are not read to find out."""
     folder = tmp_path / "t-0"

@@ -35,6 +35,11 @@ def test_by_time() -> None:
     assert count(Kept(kept_ms=0)) == 5
 
 
+def test_what_lies_wholly_before_the_start_goes_where_nothing_else_does() -> None:
+    compacted = Kept(cleanup=Cleanup.COMPACT)
+    assert [count(compacted, log_start=each) for each in (9, 10, 11, 20)] == [0, 1, 1, 2]
+
+
 def test_by_size() -> None:
     assert count(Kept(kept_bytes=300)) == 2
     assert count(Kept(kept_bytes=301)) == 1

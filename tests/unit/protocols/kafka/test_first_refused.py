@@ -31,6 +31,19 @@ def header(sequence: int, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
     return BatchHeader(0, 0, 0, 2, 0, 0, 0, 0, 0, producer_id, epoch, sequence, 1)
 
 
+def test_of_those_that_were_refused_all_wait_for_the_first_one() -> None:
+    first = FirstRefused()
+    for sequence in (3, 6, 9):
+        first.refused(PLACE, header(sequence), 1.0)
+    assert [first.holds_back(PLACE, header(each), 2.0) for each in (9, 6, 3, 6, 9)] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_what_is_behind_waits_for_the_first_one() -> None:
     first = FirstRefused()
     assert not first.holds_back(PLACE, header(3), 2.0)

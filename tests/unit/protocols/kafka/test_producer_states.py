@@ -69,6 +69,17 @@ def test_epochs() -> None:
     refused(states, header(1, epoch=3), StaleProducerEpochError)
 
 
+def test_who_may_have_sent_more_goes_on_over_the_last_sequence() -> None:
+    states = ProducerSequences()
+    last = 2**31 - 1
+    states.add(header(last - 1))
+    states.not_read()
+    for sequence in (last, 0, 5):
+        assert states.check(header(sequence)) is None
+    assert isinstance(states.check(header(last - 1)), KnownBatch)
+    refused(states, header(last - 5), OutOfOrderSequenceError)
+
+
 def test_sequences_go_round() -> None:
     states = ProducerSequences()
     last = 2**31 - 1
