@@ -6,6 +6,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,26 @@ def test_replay_after_a_kill_gives_everything_acknowledged(tmp_path: Path) -> No
             assert bookie.report is not None
             assert bookie.report.entries == 0
             assert await survivors(bookie, 1, 7) == list(range(6))
+
+    asyncio.run(scenario())
+
+
+def test_a_replay_takes_no_more_memory_than_the_write_cache(tmp_path: Path) -> None:
+    """What the journal has may be much more than that, after flushes that failed for long."""
+
+    async def scenario() -> None:
+        config = settings(tmp_path, write_cache_bytes=64 << 20)
+        ids = range(120)
+        async with running(config) as bookie:
+            for entry_id in ids:
+                await add(bookie, 1, [entry_id], entries=[entry(1, entry_id, size=50_000)])
+            remains = crashed(config, tmp_path)
+        async with running(replace(remains, write_cache_bytes=1 << 20)) as bookie:
+            assert bookie.report is not None
+            assert bookie.report.entries == len(ids)
+            assert bookie.info().write_cache_bytes < 2 << 20
+            for entry_id in ids:
+                assert await bookie.read_entry(1, entry_id) == entry(1, entry_id, size=50_000)
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -308,6 +309,44 @@ def test_a_reader_that_meets_a_read_just_ended_with_nothing_reads_once_more(
             assert await second == entry(1, 5)
             with pytest.raises(NoEntryError):
                 await first
+
+    asyncio.run(scenario())
+
+
+def test_a_read_ends_before_what_a_flush_under_way_has_newer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(settings(tmp_path)) as bookie:
+            old = await flushed(bookie, 1, 20, 100)
+            newer, go_on = entry(1, 7, lac=0, size=100), threading.Event()
+            await add(bookie, 1, [7], flags=RECOVERY, entries=[newer])
+            bookie._storages[0].flush_lane.submit(lambda: go_on.wait(60) and None)
+            flushing = asyncio.create_task(bookie._flusher.flush_all())
+            await asyncio.sleep(0.01)
+            whole = [*old[:7], newer, *old[8:]]
+            assert await bookie.read_batch(1, 0, 20, 1 << 20) == whole
+            assert await bookie.read_entry(1, 5) == old[5]  # and what follows, ahead
+            go_on.set()
+            await flushing
+            assert await bookie.read_entry(1, 7) == newer
+
+    asyncio.run(scenario())
+
+
+def test_a_length_that_is_damaged_is_not_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = CountingDisk()
+        async with running(settings(tmp_path)) as bookie:
+            entries = await flushed(bookie, 1, 3, 100)
+        (path,) = tmp_path.rglob("00000001.log")
+        at = path.read_bytes().find(entries[1]) - 8
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"\xff\xff\xff\xf0")
+        async with running(settings(tmp_path), disk) as bookie:
+            with pytest.raises(BookieIOError, match="damaged"):
+                await bookie.read_entry(1, 1)
+            assert await bookie.read_entry(1, 0) == entries[0]
+            assert max(disk.read_bytes) < 1 << 20
 
     asyncio.run(scenario())
 

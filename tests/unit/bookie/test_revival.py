@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,16 @@ def test_a_deletion_that_a_flush_has_overtaken_does_not_take_what_came_behind_it
             bookie._flusher.want = lambda: None  # type: ignore[method-assign]
             await revive(bookie, 1, [2, 5])
             killed = crashed(config, tmp_path)
-        for _ in range(2):  # replayed; and from the index
+        for other in (3, 4):  # replayed; and from the index
             async with running(killed) as bookie:
+                await check(bookie, [2, 5])
+                storage = bookie._storages[0]
+                await storage.free_deleted()  # as on a full disk
+                await bookie._flusher.flush_all()
+                await storage.flush_lane.run(partial(storage.end_log, 0.9))
+                await add(bookie, other, [0])
+                await bookie.delete_ledger(other)
+                await bookie._flusher.flush_all()  # removes what is dead
                 await check(bookie, [2, 5])
 
     asyncio.run(scenario())

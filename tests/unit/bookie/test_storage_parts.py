@@ -20,9 +20,11 @@ from magnetar.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,
     decode_footer,
+    encode_record_headers,
     log_ids,
     log_path,
 )
+from magnetar.bookie.storage.entry_runs import RecordRun
 from magnetar.bookie.storage.location_index import LocationIndex, UsageChange
 from magnetar.bookie.storage.marks import MarkFile, Marks, decode_marks, encode_marks
 from magnetar.bookie.storage.read_cache import ReadCache
@@ -100,6 +102,9 @@ def test_a_mark_never_moves_back() -> None:
     assert moved.positions == (JournalPosition(3, 512), JournalPosition(10, 512))
     assert marks.in_limbo().moved(POSITIONS).limbo
     assert marks.in_limbo().repaired().in_limbo().epoch == 2
+    marks = Marks(0, 1, POSITIONS, index_sequence=9)
+    assert marks.moved(POSITIONS).index_sequence == 9, "a flush without a change has synced nothing"
+    assert marks.moved(POSITIONS, 12).index_sequence == 12
 
 
 def test_the_mark_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -285,6 +290,25 @@ def test_both_halves_of_the_write_cache_are_read(tmp_path: Path) -> None:
     assert not cache.full
     cache.active.put(5, [0], [b"x" * 2000], 2000)
     assert cache.full
+
+
+def test_small_entries_count_with_what_they_cost_beside_their_bytes() -> None:
+    """However they come: a cache of empty ones would take many times what was set."""
+    count = 1000
+    some, singly, replayed = WriteHalf(), WriteHalf(), WriteHalf()
+    some.put(1, range(count), [b"x"] * count, count)
+    for entry_id in range(count):
+        singly.put(1, [entry_id], [b"x"], 1)
+        replayed.put_one(1, entry_id, b"x")
+    assert some.byte_count == singly.byte_count == replayed.byte_count >= 100 * count
+
+
+def test_a_part_of_what_was_read_counts_with_all_that_it_keeps() -> None:
+    data = b"".join(encode_record_headers([bytes(1000)], 0) + [bytes(1000)]) * 50
+    whole = RecordRun(data, [1008 * place for place in range(51)])
+    cache = ReadCache(1 << 20)
+    cache.put(1, 0, whole[:2])
+    assert cache.byte_count >= len(data)
 
 
 @given(st.lists(st.integers(0, 20)), st.integers(1, 9))
