@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -239,3 +240,63 @@ def test_a_bookie_of_a_standalone_is_given_up_and_its_copies_are_made_again(
     finally:
         repairs.end()
         platform.kill()
+
+
+def acknowledged_piecemeal(platform: Standalone, sent: list[bytes]) -> int:
+    """Message 0, then 5 to 9, each stored by itself; the standalone was killed, and its bookie has
+    all in entry logs. The id of the ledger that has them."""
+    platform.start()
+    client = publish(platform, sent)
+    consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+    messages = [consumer.receive(60_000) for _ in sent]
+    for place in (0, 5, 6, 7, 8, 9):
+        consumer.acknowledge(messages[place])
+        time.sleep(0.4)  # longer than ``cursor_flush_interval_ms``
+    ledger_id = open_ledger(platform) + 1  # the next that was made
+    platform.kill()
+    client.close()
+    platform.start()
+    kept = stored(ledger_id, "--metadata", str(platform.data_dir))["custom"]
+    assert kept["magnetar-cursor"].endswith("t/s")
+    platform.stop()
+    return ledger_id
+
+
+def test_a_topic_whose_acknowledgements_are_damaged_is_opened_at_an_operators_word(
+    one: Standalone,
+) -> None:
+    sent = bodies(20)
+    ledger_id = acknowledged_piecemeal(one, sent)
+    damage(one.data_dir / "bookie-0" / "ledgers", struct.pack(">qqq", ledger_id, 2, 1))
+    one.start()
+    client = connected(one)
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(TOPIC, "s")
+    client.close()
+    said = one.log_path.read_text()
+    assert "acknowledgements of subscription 's' of topic public/default/persistent/t" in said
+    assert f"magnetar ledger close-at-loss {ledger_id}" in said
+
+    where = ("--metadata", str(one.data_dir))
+    about = ("ledger", "close-at-loss", str(ledger_id), *where)
+    look = told(*about, code=1)
+    assert look["state"] == "CLOSED"
+    assert (look["recoverable"], look["givenUp"]) == (False, [])
+    assert [each["entryId"] for each in look["unreadable"]] == [2]
+    shown = magnetar(*about, code=1)
+    assert "has the acknowledgements of a subscription" in shown
+    at = look["closesAt"]
+    assert f"close-at-loss {ledger_id} --at {at} --accept-loss" in shown
+    done = magnetar(*about, "--at", str(at), "--accept-loss", both=True)
+    assert f"ledger {ledger_id} is closed at entry {at}: what nobody can read was" in done
+
+    client = connected(one)
+    consumer = client.subscribe(TOPIC, "s")
+    lost = 6  # what the third record alone said
+    wanted = [body for place, body in enumerate(sent) if place not in {0, 5, 7, 8, 9}]
+    assert sent[lost] in wanted
+    assert [consumer.receive(60_000).data() for _ in wanted] == wanted
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(500)
+    client.close()
+    assert "acknowledgements were given up" in one.log_path.read_text()

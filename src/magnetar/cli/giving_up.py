@@ -40,6 +40,9 @@ def close_at_loss(
 ) -> int:
     """Close LEDGER_ID without the entries of which no sound copy is left, so that its topic opens.
 
+    A ledger that has the acknowledgements of a subscription may be closed already: then its
+    subscription goes on from what can be read, and gets the rest again.
+
     Without --at and --accept-loss it only looks, and changes nothing: where the ledger would end,
     and which entries would be given up, with what every bookie says of each. What recovery can
     close without a loss is refused. So is whatever a bookie that does not answer may have; say
@@ -120,11 +123,21 @@ def _print_look(told: dict[str, Any]) -> None:
             click.echo(f"{bookie} may have sound copies, and does not answer: {why}")
         click.echo("bring it back first; if it will not come back, say so: --lost BOOKIE")
         return
+    closed = told["state"] == "CLOSED"
     if told["recoverable"]:
-        click.echo("recovery closes it without a loss, when its topic is opened next")
+        click.echo(
+            "it is closed, and all of it can be read"
+            if closed
+            else "recovery closes it without a loss, when its topic is opened next"
+        )
         return
-    _print_given_up(told)
-    if told["unreadable"]:
+    if closed:
+        click.echo("it is closed, and has the acknowledgements of a subscription. It would go on")
+        click.echo("from what can be read; what these alone say was acknowledged comes again:")
+        _print_entries(told["unreadable"])
+    else:
+        _print_given_up(told)
+    if told["unreadable"] and not closed:
         click.echo("before that nobody can read these; they stay in the ledger as lost entries:")
         _print_entries(told["unreadable"])
     click.echo("nothing was changed. To give up what is named here, for good:")

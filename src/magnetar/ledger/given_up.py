@@ -4,7 +4,8 @@ without them, as one custom value, so that it is there for as long as the ledger
 The value is JSON: ``{"first": 9, "last": 11, "unreadable": [4], "lost": ["b1"], "atMs": ..., "why":
 "..."}``. Entries ``first`` to ``last`` were known to be behind the end; ``last`` is ``first`` - 1
 where none was known. ``unreadable``: entries before the end without a sound copy, which stay in the
-ledger. ``lost``: bookies that were said to be lost; what only they had nobody knows.
+ledger. ``lost``: bookies that were said to be lost; what only they had nobody knows. Of a
+cursor's ledger that was closed before, ``unreadable`` is all that was given up.
 """
 
 from __future__ import annotations
@@ -37,18 +38,23 @@ class GivenUp(NamedTuple):
         parts = [_ids(self.first, self.last)] if count > 0 else []
         if self.lost:
             parts.append(f"whatever {', '.join(self.lost)} had behind entry {self.first - 1}")
+        if self.unreadable and not parts:
+            return f"what nobody can read was given up: {_listed(self.unreadable)}"
         what = " and ".join(parts) or "what nobody has told"
         were = "were" if count > 1 or len(parts) > 1 else "was"
         inside = ""
         if self.unreadable:
-            shown = ", ".join(map(str, self.unreadable[:SHOWN_MAX]))
-            more = ", ..." if len(self.unreadable) > SHOWN_MAX else ""
-            inside = f"; before that nobody can read {shown}{more}"
+            inside = f"; before that nobody can read {_listed(self.unreadable)}"
         return f"{what} {were} given up{inside}"
 
 
 def _ids(first: EntryId, last: EntryId) -> str:
     return f"entry {first}" if first == last else f"entries {first} to {last}"
+
+
+def _listed(entry_ids: Sequence[EntryId]) -> str:
+    more = ", ..." if len(entry_ids) > SHOWN_MAX else ""
+    return ", ".join(map(str, entry_ids[:SHOWN_MAX])) + more
 
 
 def encode_given_up(found: GivenUp) -> bytes:

@@ -13,6 +13,9 @@ does it. The rules:
   fragment is silent, but those that the operator says are lost.
 * The operator says where the ledger is to end. It is closed only if a look behind the fence finds
   the same.
+* A closed ledger keeps its end, and its readers pass over what is lost in it: there is nothing to
+  give up. But for a cursor's: without one of its entries nobody can tell what was acknowledged, and
+  its topic is not opened. It is marked as given up, and its cursor goes on from what can be read.
 
 Why: docs/adr/0225-a-ledger-is-closed-at-a-loss.md.
 """
@@ -50,7 +53,7 @@ from magnetar.model.errors import (
     NoLedgerError,
 )
 from magnetar.model.ids import NO_ENTRY, BookieId, EntryId
-from magnetar.model.ledger import LedgerMetadata
+from magnetar.model.ledger import CURSOR_KEY, LedgerMetadata
 from magnetar.repair.checking import ListingPool
 from magnetar.repair.insight.explaining import Explainer
 from magnetar.wire.bookie.digest import EntryDigest
@@ -58,11 +61,13 @@ from magnetar.wire.bookie.digest import EntryDigest
 log = structlog.get_logger(__name__)
 
 ONE_ENTRY_BYTES = 1
+READ_AT_ONCE = 100
+"""Entries of a cursor's ledger: small ones."""
 
 
 @dataclass(slots=True)
 class LossLook:
-    """At a ledger that is not closed. ``recoverable``: recovery closes it, and nothing is lost.
+    """At a ledger. ``recoverable``: recovery closes it, or it is closed, and nothing is lost.
     Else it could be closed at ``last`` (-1: without an entry), with ``length`` bytes. ``behind``:
     entries after it that are known, with what bookies say of each; ``unreadable``: such as lie
     before it. ``silent``: bookies that must answer first, and why they count as silent; the rest
@@ -98,7 +103,8 @@ class GivingUp:
     async def look(self, ledger_id: int, lost: Sequence[BookieId] = ()) -> LossLook:
         """Nothing is fenced. Raises ``LedgerClosedError``."""
         metadata, _ = await self._catalog.read(ledger_id)
-        _check_open(metadata)
+        if metadata.closed:
+            return await self._look_inside(metadata, lost)
         return await self._look(metadata, lost, ReadFlag.NONE)
 
     async def close(
@@ -107,20 +113,21 @@ class GivingUp:
         """Close it at ``at``, if that is where it ends; ``at_ms``: now. Raises
         ``LedgerClosedError``, and ``LedgerRecoveryError`` where nothing was given up: says why."""
         metadata, version = await claim(self._catalog, ledger_id)
-        _check_open(metadata)
-        # Fence before the look that counts: what a writer adds behind it is acknowledged to
-        # nobody, so no entry is given up that the look has not seen.
-        await self._fence(metadata, lost)
-        found = await self._look(metadata, lost, FENCING)
+        if metadata.closed:
+            found = await self._look_inside(metadata, lost)
+        else:
+            # Fence before the look that counts: what a writer adds behind it is acknowledged to
+            # nobody, so no entry is given up that the look has not seen.
+            await self._fence(metadata, lost)
+            found = await self._look(metadata, lost, FENCING)
         self._check(found, at)
         # What is given up is written with the end, by one compare-and-set: no crash leaves a ledger
         # that has lost entries and does not say so.
-        told = (GIVEN_UP_KEY, encode_given_up(found.given_up(at_ms)))
-        closed = replace(
-            metadata,
-            fragments=without_empty_tail(metadata.fragments, at),
-            custom=tuple(sorted((*metadata.custom, told))),
-        ).with_close(at, found.length)
+        custom = {**dict(metadata.custom), GIVEN_UP_KEY: encode_given_up(found.given_up(at_ms))}
+        closed = replace(metadata, custom=tuple(sorted(custom.items())))
+        if not metadata.closed:
+            fragments = without_empty_tail(metadata.fragments, at)
+            closed = replace(closed, fragments=fragments).with_close(at, found.length)
         try:
             await self._catalog.write(closed, version)
         except BadVersionError:
@@ -146,9 +153,8 @@ class GivingUp:
                 "them back, or say that they are lost (--lost). Nothing was given up"
             )
         if found.recoverable:
-            raise LedgerRecoveryError(
-                f"{where} can be closed without a loss: open its topic. Nothing was given up"
-            )
+            why = "is sound" if found.metadata.closed else "can be closed without a loss"
+            raise LedgerRecoveryError(f"{where} {why}: open its topic. Nothing was given up")
         if found.last != at:
             raise LedgerRecoveryError(
                 f"{where} would end at entry {found.last} now, and not at {at}: look again. "
@@ -200,6 +206,22 @@ class GivingUp:
         if not found.silent:
             scan = _LossScan(self._pool, found, self._timeout_s, flags)
             await scan.run(layout.last_entry)
+        return found
+
+
+    async def _look_inside(
+        self, metadata: LedgerMetadata, lost: Sequence[BookieId]
+    ) -> LossLook:
+        """At a cursor's closed ledger: each of its entries."""
+        _check_cursors(metadata)
+        end = metadata.last_entry_id
+        there = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+        found = LossLook(metadata, {}, [each for each in lost if each in there], end)
+        found.last, found.length = end, metadata.length
+        scan = _LossScan(self._pool, found, self._timeout_s, ReadFlag.NONE)
+        for first in range(0, end + 1, READ_AT_ONCE):
+            await scan.inside(range(first, min(first + READ_AT_ONCE, end + 1)))
+        found.recoverable = not found.unreadable and not found.silent
         return found
 
 
@@ -272,6 +294,13 @@ class _LossScan:
             found.behind[entry_id] = listing(refusals)
         found.last, found.length = NO_ENTRY, 0
 
+    async def inside(self, entry_ids: range) -> None:
+        """Of these, what nobody can read."""
+        copies = await asyncio.gather(*map(self._copy, entry_ids))
+        for entry_id, (length, refusals) in zip(entry_ids, copies, strict=True):
+            if length is None and self._certain(refusals):
+                self._found.unreadable[entry_id] = listing(refusals)
+
     async def _copy(self, entry_id: EntryId) -> tuple[int | None, Sequence[Refusal]]:
         """The ledger's length up to a sound copy of the entry; None: there is none."""
         metadata, refusals = self._found.metadata, []
@@ -301,9 +330,10 @@ _CERTAIN = (DigestError, BookieIOError, NoEntryError, NoLedgerError)
 """The bookie has no sound copy: what it has is damaged, or nothing."""
 
 
-def _check_open(metadata: LedgerMetadata) -> None:
-    if metadata.closed:
+def _check_cursors(metadata: LedgerMetadata) -> None:
+    if CURSOR_KEY not in dict(metadata.custom):
         raise LedgerClosedError(
             f"ledger {metadata.ledger_id} is closed, at entry {metadata.last_entry_id}: nothing "
-            "of it is to be given up. What bookies lack of it is repaired (magnetar ledger verify)"
+            "of it is to be given up. What bookies lack of it is repaired (magnetar ledger verify); "
+            "readers pass over what nobody can read"
         )

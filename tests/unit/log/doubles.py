@@ -21,6 +21,7 @@ from magnetar.log.seam import AppendDone, Buffer, Run
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     BadVersionError,
+    EntryDamagedError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
@@ -46,6 +47,7 @@ class StoredLedger:
     deleted: bool = False
     last: int = -1  # when closed
     given_up: bool = False
+    damaged: set[int] = field(default_factory=set)
 
     @property
     def last_entry_id(self) -> int:
@@ -257,6 +259,7 @@ class MemoryLedgers:
         self.tails = 0  # readers that wait
         self.told: list[tuple[int, int]] = []  # ledger and entry: what tails were told
         self.tail_errors: list[MagnetarError] = []
+        self.read_errors: dict[int, MagnetarError] = {}  # by entry
         self.reads: list[tuple[int, int, int]] = []  # ledger, first, entries read
 
     def _ledger(self, ledger_id: int) -> StoredLedger:
@@ -468,6 +471,13 @@ class MemoryReader:
         found: list[Entry] = []
         last = min(self.last_add_confirmed, first_entry_id + max_entries - 1)
         for entry_id in range(first_entry_id, last + 1):
+            error = self._owner.read_errors.get(entry_id)
+            if error is None and entry_id in self._ledger.damaged:
+                error = EntryDamagedError(f"no replica has a sound copy of entry {entry_id}")
+            if error is not None and found:
+                break
+            if error is not None:
+                raise error
             data = self._ledger.entries[entry_id]
             max_bytes -= len(data)
             if max_bytes < 0 and found:

@@ -32,7 +32,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST, LATEST, Position
 from magnetar_sim.world.virtual_time import run_virtual
-from tests.unit.log.doubles import NAME, OFFSET, MemoryWriter, Process, World
+from tests.unit.log.doubles import NAME, OFFSET, MemoryWriter, Process, StoredLedger, World
 from tests.unit.log.test_managed_log import publish, read_all
 
 TINY = CursorLimits(snapshot_deltas=2, ledger_records_max=5)
@@ -112,6 +112,13 @@ async def operations_of_a_life() -> int:
     return process.operations
 
 
+def acks_ledger(world: World) -> StoredLedger:
+    """Of the cursor that the tests open."""
+    ledger_id = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
+    assert ledger_id is not None
+    return world.ledgers[ledger_id]
+
+
 def expected_ledgers(world: World, log: ManagedLog) -> set[int]:
     record = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value)
     own = set() if record.ledger_id is None else {record.ledger_id}
@@ -135,7 +142,9 @@ def test_a_crash_at_any_step_loses_nothing_that_was_stored(effect: bool) -> None
             for _ in range(30):
                 await asyncio.sleep(0)
             left_over = world.alive() - expected_ledgers(world, log)
-            assert len(left_over) <= 1, "at most the ledger created just before the crash"
+            named = {*decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).deleting}
+            assert len(left_over - named) <= 1, "at most the ledger created just before the crash"
+            assert len(left_over) <= 2, "and the former one, which housekeeping deletes"
             await store.close()
 
     async def scenario() -> None:
@@ -943,15 +952,12 @@ def test_a_change_from_before_a_seek_is_not_merged_after_it() -> None:
         await cursor.wait_stored()
         cursor.acknowledge([positions[25]])
         await cursor.wait_stored()
-        ledger_id = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
-        assert ledger_id is not None
-        records = world.ledgers[ledger_id].entries
-        late = records[-1]
+        late = acks_ledger(world).entries[-1]
         assert decode_header(late[OFFSET:]).kind == DELTA
         await cursor.reset(positions[10])
         cursor.acknowledge([positions[12]])
         await cursor.wait_stored()
-        records.append(late)
+        acks_ledger(world).entries.append(late)
         for _ in range(2):  # the second opening has it from what the first stored
             taken = await Process(world).store(CONFIG).open(NAME)
             again = taken.cursors.durable()["s"]
@@ -1481,5 +1487,90 @@ def test_acknowledgements_are_given_up_with_their_ledger_at_an_operators_word(
         assert cursor.mark_delete == record.mark_delete == positions[3]
         assert acked(cursor, positions) == {*positions[:4]}
         assert any("were given up" in each["event"] for each in logs)
+
+    run_virtual(run())
+
+
+async def stored_piecemeal(world: World) -> list[Position]:
+    """A snapshot, and a delta for each of eight acknowledgements; the ledger is closed."""
+    positions = await filled(world)
+    log = await Process(world).store(CONFIG).open(NAME)
+    cursor = await log.cursors.open("s", EARLIEST)
+    cursor.acknowledge_cumulative(positions[3])
+    for place in range(10, 18):
+        cursor.acknowledge([positions[place]])
+        await cursor.wait_stored()
+    cursor.acknowledge_cumulative(positions[6])
+    await cursor.wait_stored()
+    ledger = acks_ledger(world)
+    ledger.closed, ledger.last = True, len(ledger.entries) - 1
+    assert ledger.last == 8
+    return positions
+
+
+@pytest.mark.parametrize("lost", [{4}, {2, 3, 7}, {8}, {0}, {*range(9)}])
+def test_a_cursor_goes_on_from_what_can_be_read_of_its_ledger_at_an_operators_word(
+    lost: set[int],
+) -> None:
+    """Damaged in its middle it kept its topic shut, and no command helped."""
+
+    async def run() -> None:
+        world = World()
+        positions = await stored_piecemeal(world)
+        acks_ledger(world).damaged = lost
+        with pytest.raises(LogError) as told:
+            await Process(world).store(CONFIG).open(NAME)
+        ledger_id = decode_cursor("s", world.nodes[cursor_path(NAME, "s")].value).ledger_id
+        for each in (f"'s' of topic {NAME}", f"close-at-loss {ledger_id}", "verify"):
+            assert each in str(told.value)
+        acks_ledger(world).given_up = True
+        with capture_logs() as logs:
+            log = await Process(world).store(CONFIG).open(NAME)
+        cursor = log.cursors.durable()["s"]
+        marked = 4 if 8 in lost else 7
+        holes = [10 + each for each in range(8) if each not in lost]
+        assert acked(cursor, positions) == {*positions[:marked], *(positions[i] for i in holes)}
+        (warning,) = [each for each in logs if "were given up" in each["event"]]
+        assert warning["mark_delete"] == str(positions[marked - 1])
+        cursor.acknowledge([positions[30]])
+        await cursor.wait_stored()
+        again = (await Process(world).store(CONFIG).open(NAME)).cursors.durable()["s"]
+        assert acked(again, positions) == acked(cursor, positions)
+
+    run_virtual(run())
+
+
+def test_what_was_sought_back_is_not_skipped_when_its_ledger_is_given_up() -> None:
+    """The metadata store had the mark-delete position of before: all since was skipped."""
+
+    async def run() -> None:
+        world = World()
+        positions = await stored_piecemeal(world)
+        log = await Process(world).store(CONFIG).open(NAME)
+        cursor = log.cursors.durable()["s"]
+        cursor.acknowledge_cumulative(positions[20])
+        cursor.acknowledge([positions[30]])
+        await cursor.wait_stored()
+        await cursor.reset(positions[10])
+        cursor.acknowledge([positions[12]])
+        await cursor.wait_stored()
+        ledger = acks_ledger(world)
+        ledger.damaged, ledger.given_up = {*range(len(ledger.entries))}, True
+        again = (await Process(world).store(CONFIG).open(NAME)).cursors.durable()["s"]
+        assert acked(again, positions) == {*positions[:10]}
+
+    run_virtual(run())
+
+
+def test_what_may_be_read_later_is_not_given_up() -> None:
+    async def run() -> None:
+        world = World()
+        await stored_piecemeal(world)
+        ledger = acks_ledger(world)
+        ledger.damaged, ledger.given_up = {4}, True
+        process = Process(world)
+        process.ledgers.read_errors = {6: LedgerError("b1 does not answer")}
+        with pytest.raises(MagnetarError, match="does not answer"):
+            await process.store(CONFIG).open(NAME)
 
     run_virtual(run())

@@ -17,7 +17,7 @@ from magnetar.model.errors import (
     UnknownLedgerStateError,
 )
 from magnetar.model.ids import NO_ENTRY, BookieId
-from magnetar.model.ledger import LedgerMetadata, LedgerState
+from magnetar.model.ledger import CURSOR_KEY, LedgerMetadata, LedgerState
 from magnetar.repair.giving_up import GivingUp
 from magnetar_sim.world.virtual_time import run_virtual
 from tests.unit.ledger.doubles import Outcomes, payloads
@@ -284,5 +284,43 @@ def test_what_is_kept_of_it() -> None:
             unread = given_up_of(replace(metadata, custom=((GIVEN_UP_KEY, value),)))
             assert unread is not None, "that something was given up is known"
             assert unread[:2] == (5, 4)
+
+    run_virtual(run())
+
+
+def test_of_a_cursors_closed_ledger_is_given_up_what_nobody_can_read() -> None:
+    """It kept its topic shut, and was refused since it was closed."""
+
+    async def run() -> None:
+        cluster = RepairCluster(2, (2, 2, 1))
+        writer = await cluster.client.create(custom={CURSOR_KEY: b"public/default/persistent/t/s"})
+        outcomes = Outcomes()
+        writer.append(payloads(0, 10), outcomes)
+        await outcomes.wait(10)
+        await writer.close()
+        before, work = cluster.metadata(writer.ledger_id), giving_up(cluster)
+        first, second = cluster.ensemble(writer.ledger_id)
+        first.corrupt = {3, 5}
+        assert (await work.look(writer.ledger_id)).recoverable
+        with pytest.raises(LedgerRecoveryError, match="is sound"):
+            await work.close(writer.ledger_id, 9, NOW_MS)
+        second.down = True
+        found = await work.look(writer.ledger_id)
+        assert ([*found.silent], found.recoverable) == ([second.bookie_id], False)
+        with pytest.raises(LedgerRecoveryError, match="do not answer"):
+            await work.close(writer.ledger_id, 9, NOW_MS)
+        second.down, second.corrupt = False, {3, 5, 7}
+        assert cluster.metadata(writer.ledger_id) == before
+        found = await work.look(writer.ledger_id)
+        assert ([*found.unreadable], found.behind, found.last) == ([3, 5], {}, 9)
+        closed = await work.close(writer.ledger_id, 9, NOW_MS)
+        told = given_up_of(closed)
+        assert told is not None
+        assert told.text == "what nobody can read was given up: 3, 5"
+        assert replace(closed, custom=before.custom) == before
+        first.corrupt |= {7}  # and once more
+        told = given_up_of(await work.close(writer.ledger_id, 9, NOW_MS))
+        assert told is not None
+        assert told.unreadable == [3, 5, 7]
 
     run_virtual(run())

@@ -15,20 +15,31 @@ from magnetar.log.ack_store import AckStore
 from magnetar.log.acked_cursor import AckedCursor
 from magnetar.log.acknowledgements import AckImage, AckState, LedgerChain
 from magnetar.log.managed.chain import Chain
-from magnetar.log.managed.cursor_format import decode_records, recovery_start
+from magnetar.log.managed.cursor_format import (
+    decode_records,
+    readable_images,
+    recovery_start,
+)
 from magnetar.log.managed.cursor_store import CursorStore
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
 from magnetar.log.seam import Binding, CursorLending
-from magnetar.model.errors import EntryDamagedError, LogError, MagnetarError, ProtocolError
+from magnetar.model.errors import (
+    EntryDamagedError,
+    LogError,
+    MagnetarError,
+    NoEntryError,
+    ProtocolError,
+)
 from magnetar.model.ids import Position
 
 log = structlog.get_logger(__name__)
 
 RECOVERY_BATCH_ENTRIES = 1_000
 RECOVERY_BATCH_BYTES = 4 << 20
-_FOR_GOOD = (EntryDamagedError, ProtocolError, type(None))
+_LOST = (EntryDamagedError, NoEntryError)
+_FOR_GOOD = (*_LOST, ProtocolError, type(None))
 """Why a cursor's ledger cannot be read, if that does not pass by itself."""
 
 
@@ -96,19 +107,34 @@ async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Se
     try:
         return await _read_images(name, record.ledger_id, reader)
     except LogError as error:
-        passes = not isinstance(error.__cause__, _FOR_GOOD)
-        if passes or not await ledgers.given_up(record.ledger_id):
+        if not isinstance(error.__cause__, _FOR_GOOD):
             raise
-        # An operator has closed it without what nobody can read (``ledger.given_up``), so that the
-        # log is opened. What the node says was stored, too, and lies before: nothing is skipped.
+        if not await ledgers.given_up(record.ledger_id):
+            raise LogError(_way_on(name, record.ledger_id, error)) from error.__cause__
+        # An operator has given up what nobody can read (``ledger.given_up``), so that the log is
+        # opened. What the node says was stored, too, and lies before: nothing is skipped.
+        images = await _readable_images(reader)
+        if images and images[0].reset_epoch < record.reset_epoch:
+            images = []  # of before a reset that the node knows of
+        last = max((image.mark_delete for image in images), default=record.mark_delete)
         log.warning(
-            "acknowledgements were given up with entries of their ledger: what came since the "
-            "mark-delete position is delivered again",
+            "acknowledgements were given up with entries of their ledger: what was acknowledged "
+            "since is delivered again",
             cursor=name,
-            mark_delete=str(record.mark_delete),
+            ledger=record.ledger_id,
+            mark_delete=str(last),
             error=str(error),
         )
-        return ()
+        return images
+
+
+def _way_on(name: str, ledger_id: int, error: LogError) -> str:
+    log_name, _, subscription = name.rpartition("/")
+    return (
+        f"the acknowledgements of subscription {subscription!r} of topic {log_name} are damaged: "
+        f"{error}. Look for a sound copy: magnetar ledger verify {ledger_id} --repair. What going "
+        f"on without would deliver again: magnetar ledger close-at-loss {ledger_id}"
+    )
 
 
 def state_of(chain: LedgerChain, record: CursorRecord, images: Sequence[AckImage]) -> AckState:
@@ -161,6 +187,18 @@ def _taken_over(record: CursorRecord, state: AckState) -> CursorRecord:
         reset_epoch=state.reset_epoch,
         deleting=(*record.deleting, record.ledger_id),
     )
+
+
+async def _readable_images(reader: ChainReader) -> list[AckImage]:
+    """Of a ledger that is damaged: what can be read of it. Raises what may pass by itself."""
+    records: list[bytes | None] = []
+    while len(records) <= reader.last_add_confirmed:
+        try:
+            some = await reader.read(len(records), RECOVERY_BATCH_ENTRIES, RECOVERY_BATCH_BYTES)
+            records += [bytes(entry.payload) for entry in some]
+        except _LOST:
+            records.append(None)
+    return readable_images(records)
 
 
 async def _read_images(name: str, ledger_id: int, reader: ChainReader) -> list[AckImage]:

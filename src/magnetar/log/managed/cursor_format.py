@@ -107,3 +107,32 @@ def decode_records(records: Sequence[bytes]) -> list[AckImage]:
         else:
             raise ProtocolError(f"cursor ledger has a record out of place: {header}")
     return images
+
+
+def readable_images(records: Sequence[bytes | None]) -> list[AckImage]:
+    """The newest images in ``records``, of a whole ledger in which None stands for what nobody can
+    read: the last snapshot that is whole, and the deltas that can be read after it. What they say
+    was acknowledged was; what else was is not known. Empty: there is no image.
+
+    Of a cursor with a note only those with a note: what its mark-delete position says goes with
+    that, and one without would pair it with an older note."""
+    images: list[AckImage] = []
+    chunks: list[bytes] = []
+    for record in records:
+        try:
+            if record is None:
+                chunks = []
+                continue
+            header, body = decode_header(record), record[_HEADER.size :]
+            if header.kind == DELTA:
+                chunks = []
+                images.append(decode_image(body))
+                continue
+            chunks = [*chunks, body] if header.index == len(chunks) else []
+            if len(chunks) == header.count:
+                images, chunks = [decode_image(b"".join(chunks))], []
+        except ProtocolError:
+            chunks = []
+    epoch = max((image.reset_epoch for image in images), default=0)
+    images = [image for image in images if image.reset_epoch == epoch]
+    return [image for image in images if image.note] or images

@@ -10,6 +10,8 @@ Rules:
 * The first record of a cursor ledger is a whole snapshot, confirmed *before* the node points at
   the ledger; the former ledger is deleted *after* that. A crash between any two steps leaves a
   node that points at a ledger holding everything that was ever reported as stored.
+* Nothing that was stored lies before the node's mark-delete position: a reset, which may go back,
+  takes a new ledger. So who cannot read a ledger goes on from there and skips nothing.
 * After a failed store the ledger is given up: the next attempt writes a snapshot to a new one.
 * A ledger that may be left over is named in the node (``deleting``) before it can be forgotten.
 * A deletion that the node may or may not say is taken back by the next store, which writes the
@@ -17,7 +19,7 @@ Rules:
 * No task per acknowledgement: a task runs only while a ledger is being changed.
 
     IDLE --flush, ledger usable--> STORING --confirmed--> IDLE
-    IDLE --flush, no ledger or full--> ROLLING --node written--> IDLE
+    IDLE --flush, no ledger, full, or reset--> ROLLING --node written--> IDLE
     STORING, ROLLING --error--> IDLE without a ledger, retried after a growing number of ticks
     any --fenced, or a defect--> LOST
     IDLE --close, mark-delete says all--> the node has it, the ledger is to be deleted
@@ -49,6 +51,7 @@ from magnetar.model.errors import (
     NoSuchLedgerError,
 )
 from magnetar.model.ids import Position
+from magnetar.model.ledger import CURSOR_KEY
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +152,7 @@ class CursorStore:
             return
         self._busy = True
         writer = self._writer
-        if writer is None or self._doubtful or self._ledger_full(writer):
+        if writer is None or self._doubtful or self._reset or self._ledger_full(writer):
             self._scope.spawn(self._roll(), "roll")
         else:
             self._store(writer)
@@ -185,6 +188,11 @@ class CursorStore:
         self._owned_for = max(self._owned_for, asked_for)
 
     # -- storing in the ledger at hand --------------------------------------------------------
+
+    @property
+    def _reset(self) -> bool:
+        """It was reset, and the node does not say so yet."""
+        return self._state.reset_epoch > self._node.record.reset_epoch
 
     def _ledger_full(self, writer: ChainWriter) -> bool:
         limits = self._limits
@@ -254,7 +262,7 @@ class CursorStore:
 
     async def _roll_ledger(self) -> None:
         former, self._writer = self._writer, None
-        writer = await self._ledgers.create(custom={"magnetar-cursor": self.name.encode()})
+        writer = await self._ledgers.create(custom={CURSOR_KEY: self.name.encode()})
         self._leaving[writer.ledger_id] = None
         self._state.take_changes()
         version, image = self._state.version, self._state.snapshot()
