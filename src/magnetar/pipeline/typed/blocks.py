@@ -50,7 +50,8 @@ def offsets_of(values: Array) -> Ints:
     if not len(values):
         return np.zeros(1, np.int64)
     size = len(values) + 1
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    kinds = pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list
+    wide = any(each(values.type) for each in kinds)
     whole = np.frombuffer(values.buffers()[1], np.int64 if wide else np.int32)
     return whole[values.offset : values.offset + size].astype(np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -62,11 +63,18 @@ TABLE = pa.struct(
 
 
 class Case:
-    def __init__(self, kind: SchemaType, reader: int) -> None:
-        self.schemas = versions_of(kind)
+    def __init__(
+        self,
+        kind: SchemaType,
+        reader: int,
+        schemas: Sequence[TopicSchema] = (),
+        table: pa.DataType = TABLE,
+    ) -> None:
+        self.schemas = schemas or versions_of(kind)
+        self.table = table
         read = TypedRead(ReaderSchema(TOPIC, reader, self.schemas[reader]), True, "pulsar://x", 1.0)
         self.typed = TypedValues(read, TOPIC, self.version)
-        self.former = FormerFields(TABLE, read, TOPIC, self.version)
+        self.former = FormerFields(table, read, TOPIC, self.version)
 
     def version(self, number: int) -> TopicSchema:
         if number >= len(self.schemas):
@@ -95,7 +103,7 @@ class Case:
     def filled(self, batch: pa.RecordBatch) -> list[Any]:
         found = self.former.filled(batch, self.typed.batch(batch).column("value"))
         found.validate(full=True)
-        assert found.type == TABLE
+        assert found.type == self.table
         values: list[Any] = found.to_pylist()
         return values
 
@@ -146,6 +154,68 @@ def test_a_field_that_was_renamed_has_both_names() -> None:
         row(carrier="A", airline="A", gate=7, at={"x": 1, "y": 2}),
         row(airline="B"),
     ]
+
+
+def with_items(kind: SchemaType, place: dict[str, Any]) -> TopicSchema:
+    """Records of that kind in all that has items, one within the other too."""
+
+    def named(name: str) -> dict[str, Any]:
+        return place | {"name": name}
+
+    leg = {"type": "record", "name": "Leg", "fields": [field("at", named("LegPlace"))]}
+    array = {"type": "array", "items": named("Stop")}
+    places = {"type": "map", "values": ["null", named("Named")]}
+    legs = {"type": "array", "items": {"type": "map", "values": {"type": "array", "items": leg}}}
+    return schema(kind, optional("stops", array), field("places", places), field("legs", legs))
+
+
+def table_with_items(list_: Any, text: pa.DataType) -> pa.DataType:
+    def items(kind: pa.DataType) -> pa.DataType:
+        return list_(pa.field("element", kind))
+
+    return pa.struct(
+        [
+            ("stops", items(PLACE)),
+            ("places", pa.map_(text, PLACE)),
+            ("legs", items(pa.map_(text, items(pa.struct([("at", PLACE)]))))),
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+@pytest.mark.parametrize(
+    "table",
+    [table_with_items(pa.large_list, pa.large_string()), table_with_items(pa.list_, pa.string())],
+    ids=["large", "small"],
+)
+def test_records_in_arrays_and_maps_have_it_too(kind: SchemaType, table: pa.DataType) -> None:
+    """What was dropped there was null in every value, also in those that have it."""
+    both = record(field("x", "int"), optional("y", "int"))
+    schemas = [with_items(kind, both), with_items(kind, record(field("x", "int")))]
+    case = Case(kind, 1, schemas, table)
+    one, two, three = ({"x": n, "y": n * 10} for n in (1, 2, 3))
+
+    def value(**given: Any) -> dict[str, Any]:
+        return {"stops": [], "places": [], "legs": []} | given
+
+    older = [
+        value(stops=[one, two], places=[("a", three), ("b", None)]),
+        value(stops=None, legs=[[], [("k", [{"at": one}, {"at": three}]), ("l", [])], [("m", [])]]),
+        value(),
+        value(stops=[three], places=[("c", one)], legs=[[("n", [{"at": two}])]]),
+    ]
+    without = value(stops=[{"x": 7}], places=[("d", {"x": 8})], legs=[[("o", [{"at": {"x": 9}}])]])
+    newer = value(
+        stops=[{"x": 7, "y": None}],
+        places=[("d", {"x": 8, "y": None})],
+        legs=[[("o", [{"at": {"x": 9, "y": None}}])]],
+    )
+    rows: list[tuple[int | None, Any]] = [(0, older[0]), (1, without), (0, older[1]), (0, b"\xff")]
+    rows += [(0, None), (0, older[2]), (0, older[3])]
+    wanted = [older[0], newer, older[1], None, None, older[2], older[3]]
+    assert case.filled(case.batch(rows)) == wanted
+    for number in range(len(rows)):
+        assert case.filled(case.batch(rows[number:])) == wanted[number:]
 
 
 def test_nothing_is_read_twice_where_the_table_has_no_such_field() -> None:
