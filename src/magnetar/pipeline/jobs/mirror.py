@@ -2,9 +2,8 @@
 
 Key, value, event time and properties stay as they are; a message has another id, and the publish
 time of its copy. A topic goes to one of the same name there, or behind a prefix; its partitions to
-those that it has there, by key. Order holds by key. Values are copied as bytes; schemas are not: a
-topic that has one is to be given it there first. Nor do copies say with which version of it they
-were written: the report counts those for which that may matter.
+those that it has there, by key. Order holds by key. Values are copied as bytes, and the schemas
+that wrote them are brought there: each copy says by which it is to be read (``copied_schemas``).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.model.errors import ConfigError
 from magnetar.pipeline.brokers.log_watch import job_watch
 from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.copied_schemas import KEEPS, versions_there
 from magnetar.pipeline.jobs.copying import (
     READ,
     check_checkpoint,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = "key,key_is_base64,value,topic,event_time,headers,schema_version"
 """Headers are the properties, all of them where several have one name."""
-LATER: Final = "later"
+UNREADABLE: Final = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,17 @@ class MirrorOptions:
 @dataclass
 class MirrorReport(LossyReport):
     """``by_topic``: of a run that only tries, how many messages would go to which topic.
-    ``of_later_versions``: of a schema that has several, not written with the first: consumers of
-    the copies read all of them by one."""
+    ``of_unknown_versions``: they say that they were written with a version of their topic's schema
+    that nobody knows any more; their copies say none."""
 
     copied: int = 0
-    of_later_versions: int = 0
+    of_unknown_versions: int = 0
     batches: int = 0
     by_topic: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.of_unknown_versions and super().ok
 
     def lines(self) -> Iterator[str]:
         for topic, count in sorted(self.by_topic.items()):
@@ -82,17 +86,17 @@ class MirrorReport(LossyReport):
             yield f"{sum(self.by_topic.values()):,} messages would be copied"
         else:
             yield f"{self.copied:,} messages copied, in {self.batches:,} micro-batches"
-        if self.of_later_versions:
+        if self.of_unknown_versions:
             yield (
-                f"{self.of_later_versions:,} of them were written with a later version of their "
-                "schema than the first, and their copies do not say with which: consumers that "
-                "read values by a schema read all copies by one version"
+                f"{self.of_unknown_versions:,} of them were written with a version of their schema "
+                "that is deleted: their copies say none, and consumers that read values by a "
+                "schema read them by its newest"
             )
 
 
 def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     """Raises ``BrokerError``, ``JobError``, ``ConfigError``."""
-    from pyspark.sql import functions as f
+    import pyspark.sql  # noqa: F401  (who lacks it is told before a broker is asked)
 
     if bool(options.topics) is (options.pattern is not None):
         raise ConfigError("give topics, or --pattern")
@@ -113,8 +117,8 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     messages = read_stream(context, source, options.rate)
     counted = write_stream(
         context,
-        _copies(options, messages.observe("mirror", f.count(f.lit(1)).alias(READ), _later())),
-        {"service.url": options.to_service_url or options.service_url},
+        _written(options, messages),
+        {"service.url": _there(options)} | KEEPS,
         options.checkpoint,
         "messages",
         about={
@@ -129,18 +133,30 @@ def mirror(options: MirrorOptions, context: JobContext) -> MirrorReport:
     found = counted.observed
     report = MirrorReport(
         copied=found.get(READ, 0),
-        of_later_versions=found.get(LATER, 0),
+        of_unknown_versions=found.get(UNREADABLE, 0),
         batches=counted.batches,
     )
     report.take_losses(counted.lost)
     return report
 
 
-def _later() -> Column:
-    """How many are of a schema that has several versions, for sure."""
+def _there(options: MirrorOptions) -> str:
+    return options.to_service_url or options.service_url
+
+
+def _written(options: MirrorOptions, messages: DataFrame) -> DataFrame:
+    """Copies with the versions that their schemas have there, and counted."""
     from pyspark.sql import functions as f
 
-    return f.count_if(f.col("schema_version") > 0).alias(LATER)
+    found = versions_there(options.service_url, _there(options), in_order=True, tells=True)
+    copies = _copies(options, messages.withColumn("from", f.col("topic")))
+    there = found(f.col("from"), f.col("topic"), f.col("schema_version"))
+    copies = copies.withColumn("schema_version", there).drop("from")
+    known = f.col("schema_version") >= 0
+    copies = copies.observe(
+        "mirror", f.count(f.lit(1)).alias(READ), f.count_if(~known).alias(UNREADABLE)
+    )
+    return copies.withColumn("schema_version", f.when(known, f.col("schema_version")))
 
 
 def _is_same(options: MirrorOptions) -> bool:
@@ -154,7 +170,7 @@ def _check_apart(options: MirrorOptions) -> None:
         raise ConfigError(f"--to-namespace {options.to_namespace!r}: give TENANT/NAMESPACE")
     if _is_same(options) and not options.prefix and options.to_namespace is None:
         raise _into_itself("the topics that they come from")
-    there = options.to_service_url or options.service_url
+    there = _there(options)
     for topic in _selected(options):
         if _name_of_copy(options, topic) == topic and is_one_log(options.service_url, there, topic):
             raise _into_itself(f"{topic}, where they come from, as {there} is the same cluster")
@@ -198,7 +214,7 @@ def _copies(options: MirrorOptions, messages: DataFrame) -> DataFrame:
     name = f.concat(f.lit("persistent://"), namespace, f.lit("/"), local)
     if _is_same(options) and options.pattern is not None:
         name = _outside(options.pattern, name)
-    return messages.withColumn("topic", name).drop("schema_version")
+    return messages.withColumn("topic", name)
 
 
 def _outside(pattern: str, copy: Column) -> Column:

@@ -3,7 +3,8 @@
 Clients that give a message up publish it to a dead letter topic, with properties that say where it
 came from (``REAL_TOPIC``, or ``ORIGIN_TOPIC``). The job copies those that its filters choose back,
 without these properties and with one that says from where (``REDRIVEN_FROM``); key, value, event
-time and the other properties stay. The dead letter topic stays as it is: its retention decides.
+time and the other properties stay, and by which schema the value is to be read
+(``copied_schemas``). The dead letter topic stays as it is: its retention decides.
 
 What a run has looked at, chosen or not, the next one with its checkpoint does not look at again.
 A letter that cannot be sent stays, and is counted; it keeps no other back.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import ConfigError, MagnetarError
 from magnetar.pipeline.jobs.context import JobContext
+from magnetar.pipeline.jobs.copied_schemas import KEEPS, versions_there
 from magnetar.pipeline.jobs.copying import (
     READ,
     check_checkpoint,
@@ -45,7 +47,8 @@ ABOUT_THE_LETTER: Final = (
 """Properties that clients write on a dead letter."""
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
 COLUMNS: Final = (
-    "key,key_is_base64,value,topic,message_id,publish_time,event_time,properties,headers"
+    "key,key_is_base64,value,topic,message_id,publish_time,event_time,properties,headers,"
+    "schema_version"
 )
 
 
@@ -80,8 +83,9 @@ class RedriveOptions:
 class RedriveReport(LossyReport):
     """``without_origin``: chosen, but nothing says where they came from; they stay where they are.
     ``undeliverable``: chosen, and stay, as they cannot be sent: what they name is no topic, or in a
-    namespace that is not there, or where they are read from; or they are too large. ``by_topic``:
-    of a run that only tries, how many would go where."""
+    namespace that is not there, or where they are read from; or it refuses the schema that they
+    were written with (which a run that only tries does not bring), or nobody knows that any more.
+    ``by_topic``: of a run that only tries, how many would go where."""
 
     read: int = 0
     redriven: int = 0
@@ -111,8 +115,9 @@ class RedriveReport(LossyReport):
             )
         if self.undeliverable:
             yield (
-                f"{self.undeliverable:,} cannot be sent, and stay: they name no topic that can be; "
-                "run it for them with --to, and a checkpoint of its own"
+                f"{self.undeliverable:,} cannot be sent, and stay: they name no topic that can be, "
+                "or one that refuses the schema that they were written with; run it for them with "
+                "--to, and a checkpoint of its own"
             )
 
 
@@ -132,7 +137,7 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
     if context.dry_run:
         return _tried(options, context, source)
     check_checkpoint(options.checkpoint)
-    letters = _chosen(options, read_stream(context, source, options.rate))
+    letters = _with_schemas(options, _chosen(options, read_stream(context, source, options.rate)))
     counts = letters.observe(
         "redrive",
         f.count(f.lit(1)).alias(READ),
@@ -143,7 +148,7 @@ def redrive(options: RedriveOptions, context: JobContext) -> RedriveReport:
     counted = write_stream(
         context,
         _messages(counts),
-        {"service.url": options.service_url},
+        {"service.url": options.service_url} | KEEPS,
         options.checkpoint,
         "dead letters",
         about={"job": "redrive", "to": options.to or ""},
@@ -214,6 +219,18 @@ def _chosen(options: RedriveOptions, letters: DataFrame) -> DataFrame:
     goes = f.col("to").isNotNull() & ~f.col("to").isin(*topics_of(options.topics))
     fate = f.when(~f.col("chosen"), "passed_over").when(f.col("named").isNull(), "without_origin")
     return letters.withColumn("fate", fate.when(goes, "goes").otherwise("undeliverable"))
+
+
+def _with_schemas(options: RedriveOptions, letters: DataFrame) -> DataFrame:
+    """``schema_version`` is that of the topic that a letter goes to; one that it refuses, or that
+    nobody knows, does not go: what was written by it could not be read there."""
+    from pyspark.sql import functions as f
+
+    found = versions_there(options.service_url, options.service_url)
+    to = f.when(_goes(), f.col("to"))  # of others nothing is asked
+    letters = letters.withColumn("there", found(f.col("topic"), to, f.col("schema_version")))
+    fate = f.when(_goes() & (f.col("there") < 0), "undeliverable").otherwise(f.col("fate"))
+    return letters.withColumn("fate", fate).withColumn("schema_version", f.col("there"))
 
 
 def _wanted(options: RedriveOptions) -> Column:
@@ -289,6 +306,7 @@ def _messages(letters: DataFrame) -> DataFrame:
         "key_is_base64",
         "value",
         "event_time",
+        "schema_version",
         f.concat(others, f.array(about)).alias("headers"),
         f.col("to").alias("topic"),
     )

@@ -50,6 +50,7 @@ READ_OPTIONS = (
 )  # fmt: skip
 WRITE_OPTIONS = (
     "service.url", "topic", "sendTimeoutMs", "compression", "batchingMaxMessages", "columnNames",
+    "keepSchemaVersion",
     *DELIVERY_OPTIONS, *VALUE_WRITE_OPTIONS,
 )  # fmt: skip
 
@@ -106,6 +107,8 @@ class WriteOptions:
     batching_messages_max: int
     delivery: DeliveryOptions
     values: ValueOptions = WRITTEN_AS_THEY_ARE
+    keeps_version: bool = False
+    """Rows say with which version of their topic's schema their bytes were written."""
 
 
 def parse_read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -246,6 +249,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         batching_messages_max=options.number("batchingMaxMessages", 1000) or 1,
         delivery=parse_delivery(options),
         values=parse_values_written(options),
+        keeps_version=options.flag("keepSchemaVersion", False),
     )
 
 

@@ -23,6 +23,7 @@ from magnetar.model.errors import BrokerError, ConfigError
 from magnetar.pipeline.writing.simple_rows import SimpleRows
 from magnetar.wire.pulsar.codes import Compression
 from magnetar.wire.pulsar.compression import UNCOMPRESSED_BYTES_MAX, find_compressor
+from magnetar.wire.pulsar.schemas import encode_version
 from magnetar.wire.pulsar.writing import Columns, EncodedKey, EntryBuilder, Head, Key
 
 ENTRY_BYTES_MAX: Final = 5 << 20
@@ -32,6 +33,7 @@ CUT_BYTES_MAX: Final = 4 << 20
 estimated."""
 ROW_OVERHEAD_BYTES: Final = 24
 PROPERTY_OVERHEAD_BYTES: Final = 10
+VERSION: Final = "schema_version"
 
 _Pairs: TypeAlias = Sequence[tuple[str, str | None]]
 
@@ -58,6 +60,21 @@ class Encoded(NamedTuple):
 
 def without_schema(_topic: str) -> bytes:
     return b""
+
+
+def runs_of_versions(batch: pa.RecordBatch) -> Iterator[tuple[bytes | None, pa.RecordBatch]]:
+    """Rows that carry one version of a schema, which an entry says once for all of its messages:
+    runs, since rows keep their order. None: they say none."""
+    at = batch.schema.get_field_index(VERSION)
+    if at < 0 or batch.column(at).null_count == batch.num_rows:
+        yield None, batch
+        return
+    versions = batch.column(at).fill_null(-1).to_numpy()
+    rows = batch.select([name for name in batch.schema.names if name != VERSION])
+    begins = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1)).tolist()
+    for begin, stop in zip(begins, [*begins[1:], len(versions)], strict=True):
+        version = int(versions[begin])
+        yield b"" if version < 0 else encode_version(version), rows.slice(begin, stop - begin)
 
 
 class RowEncoder:
@@ -90,14 +107,21 @@ class RowEncoder:
         self, batch: pa.RecordBatch, sender: str, number: Callable[[str], int]
     ) -> Iterator[Encoded]:
         """The rows of ``batch``, topic by topic; ``number(topic)`` is asked when its entries are
-        built, so each is to be taken before the next."""
+        built, so each is to be taken before the next. Rows with a ``schema_version`` carry that."""
+        for version, rows in runs_of_versions(batch):
+            yield from self._encode_alike(rows, version, sender, number)
+
+    def _encode_alike(
+        self, batch: pa.RecordBatch, given: bytes | None, sender: str, number: Callable[[str], int]
+    ) -> Iterator[Encoded]:
+        """``given``: the version that all of them carry; None: that of the topic."""
         simple = None if self._encoding.by_key else SimpleRows.of(batch)
         if simple is not None:
-            yield from self._encode_simple(simple, sender, number)
+            yield from self._encode_simple(simple, given, sender, number)
             return
         columns = columns_of(batch)
         for name, rows in self._by_topic(batch, columns):
-            version = self._schema_version(name)
+            version = self._schema_version(name) if given is None else given
             for topic, part in self._by_partition(name, rows):
                 first = number(topic)
                 entries: list[bytes] = []
@@ -110,11 +134,11 @@ class RowEncoder:
                 yield Encoded(topic, entries, messages)
 
     def _encode_simple(
-        self, rows: SimpleRows, sender: str, number: Callable[[str], int]
+        self, rows: SimpleRows, given: bytes | None, sender: str, number: Callable[[str], int]
     ) -> Iterator[Encoded]:
         """As row by row, the entries included."""
         name = self._full(None)
-        version = self._schema_version(name)
+        version = self._schema_version(name) if given is None else given
         partitions = self._partitions_of(name)
         if len(partitions) == 1:
             parts: Iterable[tuple[int, SimpleRows]] = [(0, rows)]

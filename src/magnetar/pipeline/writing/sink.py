@@ -3,9 +3,11 @@
 Columns of what is written: ``value`` (binary or string, needed), ``key`` (string or binary),
 ``topic`` (string, when no topic option is given), ``event_time`` (timestamp), ``properties``
 (map of strings) or ``headers`` (array of key and binary value, as Spark's Kafka source has them),
-``key_is_base64`` (boolean: the key is the base64 of bytes, and consumers are told so). A row of a
-table has the other columns of a read as well; they are the broker's to give, and must be null. A
-task ends only when the broker has acknowledged all of its rows.
+``key_is_base64`` (boolean: the key is the base64 of bytes, and consumers are told so), and with
+``keepSchemaVersion`` ``schema_version`` (long: of the schema of the topic that the row goes to, by
+which its bytes were written). A row of a table has the other columns of a read as well; they are
+the broker's to give, and must be null. A task ends only when the broker has acknowledged all of its
+rows.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -35,7 +38,12 @@ from magnetar.pipeline.schema import CORRUPT
 from magnetar.pipeline.topic_names import full_topic
 from magnetar.pipeline.typed.writing import TypedWrite
 from magnetar.pipeline.writing.entry_sending import EntrySender
-from magnetar.pipeline.writing.row_encoding import Encoding, RowEncoder, without_schema
+from magnetar.pipeline.writing.row_encoding import (
+    VERSION,
+    Encoding,
+    RowEncoder,
+    without_schema,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,10 +93,22 @@ def check_write_schema(
             raise ConfigError(f"column {field.name!r} cannot be {kind}")
         if kind != exact.get(field.name, kind):
             raise ConfigError(f"column {field.name!r} is {exact[field.name]}, and not {kind}")
+    if options.keeps_version:
+        _check_kept(schema, typed)
     if "value" not in schema.names and not typed:
         raise ConfigError("rows need a column 'value' (binary or string)")
     if "topic" not in schema.names and options.topic is None:
         raise ConfigError("say where to write: option 'topic', or a column of that name")
+
+
+def _check_kept(schema: StructType, typed: Sequence[str]) -> None:
+    if typed:
+        raise ConfigError(
+            "option 'keepSchemaVersion' is for values that are bytes already; these are written by "
+            "a schema, and carry its version"
+        )
+    if VERSION not in schema.names or not isinstance(schema[VERSION].dataType, LongType):
+        raise ConfigError(f"option 'keepSchemaVersion' needs a column {VERSION!r} of type bigint")
 
 
 class RowSink(Protocol):
@@ -124,7 +144,7 @@ class Sink:
         rows = 0
         try:
             for batch in batches:
-                refuse_given(batch)
+                refuse_given(batch, options)
                 as_bytes = batch if values is None else values.batch(batch)
                 for encoded in encoder.encode(as_bytes, sender.name, sender.entries_of):
                     sender.send(encoded.topic, encoded.entries)
@@ -162,9 +182,11 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def refuse_given(batch: pa.RecordBatch) -> None:
+def refuse_given(batch: pa.RecordBatch, options: WriteOptions) -> None:
     """A row that was read brings what its own message had there, and the new one would not."""
     for name in GIVEN_BY_THE_BROKER:
+        if name == VERSION and options.keeps_version:
+            continue
         index = batch.schema.get_field_index(name)
         if index >= 0 and batch.column(index).null_count < batch.num_rows:
             raise ConfigError(

@@ -173,8 +173,8 @@ class StagedSink:
         offer = writer.offer_nowait() or session.run(writer.finish())
         return Staged(QueryRun(origin.query, origin.run), origin.batch, offer, begun.seen, rows)
 
-    @staticmethod
     def _entries(
+        self,
         encoder: RowEncoder,
         values: ValueWriter | None,
         batches: Iterable[pa.RecordBatch],
@@ -182,7 +182,7 @@ class StagedSink:
         writer: StagedWriter,
     ) -> Iterator[Encoded]:
         for batch in batches:
-            refuse_given(batch)
+            refuse_given(batch, self.options)
             as_bytes = batch if values is None else values.batch(batch)
             yield from encoder.encode(as_bytes, name, writer.entries_of)
 

@@ -69,6 +69,25 @@ def test_each_entry_has_the_version_of_its_topics_schema() -> None:
     assert heads == {("full/a-0", versions["full/a"]), ("t-1", b"")}
 
 
+def test_rows_with_a_version_carry_it_and_keep_their_order() -> None:
+    given = [1, 1, None, 0, 0, 1]
+    for partitions, more in ((1, {}), (2, {"key_is_base64": [False] * 6})):
+        made = encoder(partitions=partitions)
+        rows = {"value": list("abcdef"), "key": list("kkkkkk"), "schema_version": given} | more
+        found = [
+            (bytes(value).decode(), parse_metadata(entry)[0].schema_version)
+            for one in encode(made, **rows)
+            for entry in one.entries
+            for _, value in iterate_messages(entry)
+        ]
+        assert found == [
+            (value, b"" if version is None else version.to_bytes(8, "big"))
+            for value, version in zip("abcdef", given, strict=True)
+        ]
+    plain = encode(encoder(), value=["a"], schema_version=pa.nulls(1, pa.int64()))
+    assert [parse_metadata(one.entries[0])[0].schema_version for one in plain] == [b""]
+
+
 def test_large_rows_make_small_batches() -> None:
     (found,) = encode(encoder(bytes_max=250), value=[b"x" * 100] * 5 + [b"y" * 900])
     assert [entry_metadata(e).num_messages for e in found.entries] == [2, 2, 1, 1]

@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructType,
@@ -29,10 +30,29 @@ def test_rows_as_they_are_read_may_be_written_if_the_rest_is_null() -> None:
     for naming in ("magnetar", "kafka"):
         check_write_schema(spark_schema(None, naming, headers=True), OPTIONS, overwrite=False)
     batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "partition": [None, None]})
-    refuse_given(batch)
+    refuse_given(batch, OPTIONS)
     given = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "partition": [None, 1]})
     with pytest.raises(ConfigError, match="'partition' cannot be written, the broker gives it"):
-        refuse_given(given)
+        refuse_given(given, OPTIONS)
+
+
+def test_versions_are_kept_of_bytes_if_that_is_asked_for() -> None:
+    options = parse_write_options(
+        {"service.url": "pulsar://127.0.0.1:1", "topic": "t", "keepSchemaVersion": "true"}
+    )
+    schema = StructType().add("value", BinaryType())
+    for kind in (None, IntegerType()):
+        odd = schema if kind is None else StructType([*schema.fields]).add("schema_version", kind)
+        with pytest.raises(ConfigError, match="needs a column 'schema_version' of type bigint"):
+            check_write_schema(odd, options, overwrite=False)
+    schema = StructType([*schema.fields]).add("schema_version", LongType())
+    check_write_schema(schema, options, overwrite=False)
+    with pytest.raises(ConfigError, match="values that are bytes already"):
+        check_write_schema(schema, options, overwrite=False, typed=("value",))
+    batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "schema_version": [None, 1]})
+    refuse_given(batch, options)
+    with pytest.raises(ConfigError, match="'schema_version' cannot be written"):
+        refuse_given(batch, OPTIONS)
 
 
 def test_what_cannot_be_written_is_refused() -> None:
