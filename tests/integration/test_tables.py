@@ -27,9 +27,11 @@ from pyiceberg.table import Table
 
 from magnetar.cli.pipeline import pipeline
 from magnetar.model.errors import ConfigError
+from magnetar.pipeline.brokers.client import BrokerClient
 from magnetar.pipeline.jobs.context import JobContext
 from magnetar.pipeline.jobs.job import run
 from magnetar.pipeline.jobs.table import TABLE, TableOptions, catalog_of
+from magnetar.pipeline.places import START
 from magnetar.pipeline.tables import taking as taking_module
 from magnetar.pipeline.tables.ledger_writing import LedgerTask
 from magnetar.pipeline.tables.small_files import SmallFilesRule
@@ -51,8 +53,11 @@ from magnetar.pipeline.tables.upkeep import (
     named_metadata,
     remove_orphans,
 )
+from magnetar.pipeline.writing.entry_sending import EntrySender
 from magnetar.tables.layout import TAKEN, UNFIT, ledger_told
 from magnetar.tables.warehouse import CATALOGS
+from magnetar.wire.pulsar.batches import iterate_messages
+from magnetar.wire.pulsar.metadata import Buffer
 from tests.integration.test_kafka_clients import (
     DEADLINE_S,
     KafkaStandalone,
@@ -61,6 +66,7 @@ from tests.integration.test_kafka_clients import (
     polled,
 )
 from tests.standalone import Standalone
+from tests.unit.pipeline.entry_building import Layout, Message, batch, single
 
 LEDGER_ENTRIES = 40
 WAIT_S = 60.0
@@ -381,6 +387,37 @@ def test_values_have_their_types_and_what_does_not_fit_is_set_aside(
     wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, topic)))
     values = [message.data() for message in received(client, topic, LEDGER_ENTRIES * 3)]
     assert values[-1] == b"\xff\xff\xff no flight"
+
+
+def test_tombstones_are_rows_without_a_value_and_no_bytes_are_set_aside(
+    platform: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    topic = "tombs"
+    client.create_producer(topic, schema=AvroSchema(Flight)).close()
+    gone, empty = Message(b"", key="gone", null=True), Message(b"", key="empty")
+    form = Layout(checksum=False)
+    entries = [batch([gone, gone], form), single(gone, form), batch([empty, gone], form)]
+    entries.append(single(empty, form))
+    with closing(BrokerClient(platform.service_url, 10.0)) as broker:
+        sender = EntrySender(broker, 10.0)
+        sender.send(full(topic), entries * LEDGER_ENTRIES)
+        sender.finish()
+        sender.close()
+        done = take(platform, tmp_path, topic, kept_ms=1)
+        rows = rows_of(tmp_path, topic)
+        assert set(rows["key"].to_pylist()) == {"gone"}
+        assert rows["value"].null_count == rows["payload"].null_count == rows.num_rows > 0
+        assert (done.errors, done.unfit * 2) == ([], rows.num_rows)
+        wait_until(lambda: any(each["offloaded"] for each in ledgers(platform, topic)))
+        with broker.open(full(topic), START) as reader:
+            for stored in entries:
+                found = reader.entry_within(10.0)
+                assert found is not None
+                assert _nulls(found.payload) == _nulls(stored), "of the table, as it was"
+
+
+def _nulls(entry: Buffer) -> list[tuple[str | None, bool, bytes]]:
+    return [(info.key, info.null_value, bytes(value)) for info, value in iterate_messages(entry)]
 
 
 class EarlierFlight(Record):  # type: ignore[misc]

@@ -170,6 +170,35 @@ def test_what_cannot_be_read(
     ]
 
 
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_a_tombstone_is_a_null_and_no_bytes_are_no_value(
+    spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, kind: Any
+) -> None:
+    """A message says that it has no value; one of zero bytes that does not is none that a schema
+    can have written."""
+    publish(client, topic, kind(EarlierFlight), [EarlierFlight(carrier="A", number=1, pilot="")])
+    rows = [
+        Row(key="A", value=None),
+        Row(key="B", value=Row(carrier="B", number=2)),
+        Row("C", None),
+    ]
+    for guarantee in ("exactly-once", "at-least-once"):
+        frame = spark.createDataFrame(rows, COLUMNS).coalesce(1)
+        write(frame, platform, topic, deliveryGuarantee=guarantee)
+    wanted = [("k0", "A"), *2 * [("A", None), ("B", "B"), ("C", None)]]
+    for mode in ("storage", "broker"):
+        frame = read(spark, platform, topic, readMode=mode).orderBy("message_id")
+        found = frame.select("key", "value", "value.carrier").collect()
+        assert [(row.key, row.carrier) for row in found] == wanted
+        assert [row.value is None for row in found] == [each is None for _, each in wanted]
+    client.create_producer(topic).send(b"", partition_key="D")
+    with pytest.raises(PySparkException, match="it has no bytes, and does not say that it is null"):
+        read(spark, platform, topic).collect()
+    frame = read(spark, platform, topic, mode="PERMISSIVE").orderBy("message_id")
+    last = frame.collect()[-1]
+    assert (last.key, last.value, last._corrupt_record) == ("D", None, bytearray())
+
+
 def test_types_without_a_definition_and_topics_without_a_schema(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str
 ) -> None:

@@ -150,6 +150,8 @@ class TypedValues:
         place, version = batch.column("message_id")[row].as_py(), batch.column("schema_version")
         where = ":".join(str(place[part]) for part in ("ledger_id", "entry_id", "batch_index"))
         written = version[row].as_py()
+        if not len(batch.column(VALUE)[row].as_py() or b""):
+            why = f"it has no bytes, and does not say that it is null, as a tombstone does; {why}"
         by = "no schema" if written is None else f"version {written} of the schema"
         reader = self._read.reader
         return ProtocolError(
