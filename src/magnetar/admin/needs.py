@@ -74,6 +74,8 @@ READ: Final = (
     "stats", "subscriptions",
 )  # fmt: skip
 """Parts of a topic that who produces or consumes may read."""
+RATE: Final = "dispatchRate"
+"""Of a topic; behind the name of a subscription, of that."""
 QUESTIONS: Final = ("compatibility", "version")
 """Of schemas, asked by POST."""
 
@@ -97,7 +99,7 @@ def need(method: str, path: str) -> Need:
         ] if reads:  # fmt: skip
             return OfTopics(Action.LOOKUP, _namespace(tenant, namespace))
         case ["admin", "v2", "persistent", tenant, namespace, topic, *rest]:
-            return _of_topic(reads, _topic(tenant, namespace, topic), rest)
+            return _of_topic(method, _topic(tenant, namespace, topic), rest)
         case ["admin", "v2", "schemas", tenant, namespace, topic, *rest]:
             return _of_schema(method, _topic(tenant, namespace, topic), rest)
         case ["lookup", "v2", "topic", "persistent", tenant, namespace, topic] if reads:
@@ -118,8 +120,10 @@ def _of_namespace(reads: bool, rest: Sequence[str]) -> Need:
     return NeededLevel.SUPER_USER
 
 
-def _of_topic(reads: bool, name: TopicName, rest: Sequence[str]) -> Need:
-    part = rest[0] if rest else ""
+def _of_topic(method: str, name: TopicName, rest: Sequence[str]) -> Need:
+    part, reads = rest[0] if rest else "", method in ("GET", "HEAD")
+    if rest[1:] == [RATE] and (reads or method == "POST" or part != "subscription"):
+        return OfTopics(Action.ADMIN, name)  # a policy, whatever the subscription is called
     if part in CONSUMERS:
         return OfTopics(Action.CONSUME, name)
     if reads and part in READ:

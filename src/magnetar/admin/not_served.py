@@ -43,7 +43,6 @@ WHOLE: Final = (
         f"{TOPIC}/subscription/*/**",
         "expiring up to a message id, analysing backlogs, properties, and replicated subscriptions",
     ),
-    NotServed(f"{TOPIC}/*/dispatchRate", "dispatchRate of subscriptions"),
     NotServed("/admin/v2/brokers/configuration/**", "configuring brokers over HTTP"),
     NotServed("/admin/v2/brokers/internal-configuration", "how brokers are configured"),
     NotServed("/admin/v2/brokers/leaderBroker", "leaders: brokers have none"),

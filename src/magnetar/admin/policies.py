@@ -31,6 +31,7 @@ from magnetar.cluster.policies.rate_values import (
     DispatchRate,
     PublishRate,
     SubscribeRate,
+    SubscriptionRates,
 )
 from magnetar.cluster.topic_name import TopicName, parse_namespace, parse_topic
 from magnetar.config import LedgerConfig
@@ -65,6 +66,7 @@ OF_RATES: Final = {
 }
 """Field -> that of ``TopicRates``."""
 QUOTAS: Final = "backlog_quotas"
+NAMED_RATES: Final = "subscription_rates"
 
 
 class PolicyService:
@@ -148,6 +150,30 @@ class PolicyService:
         name = await self._existing(topic)
         await self._policies.change_topic(name, QUOTAS, partial(_changed, kind, None))
 
+    # -- rates of single subscriptions ---------------------------------------------------------
+
+    async def of_subscription(self, topic: str, subscription: str, applied: bool) -> object:
+        """The rate of dispatch that the topic says of the subscription, which need not be there;
+        with ``applied`` the one in force. Raises ``TopicNotFoundError``."""
+        name = await self._existing(topic)
+        if applied:
+            limit = (await self._topics.policies.of(name)).rates.to(subscription)
+            return encode_value(_dispatch_in_force(limit))
+        said = (await self._policies.of_topic(name)).subscription_rates
+        return encode_value(None if said is None else said.of(subscription))
+
+    async def set_subscription(self, topic: str, subscription: str, body: object) -> None:
+        """Raises as ``set_topic``."""
+        rate, name = DispatchRate.decode(body), await self._existing(topic)
+        change = partial(_with_rate, subscription, rate)
+        await self._policies.change_topic(name, NAMED_RATES, change)
+
+    async def remove_subscription(self, topic: str, subscription: str) -> None:
+        """Leave it to what is said of each."""
+        name = await self._existing(topic)
+        change = partial(_with_rate, subscription, None)
+        await self._policies.change_topic(name, NAMED_RATES, change)
+
     async def _existing(self, topic: str) -> TopicName:
         name = parse_topic(topic)
         try:
@@ -195,7 +221,18 @@ def _rate_in_force(field: str, policy: TopicPolicy) -> PublishRate | DispatchRat
         return PublishRate(messages, byte_count)
     if field == "subscribe_rate":
         return SubscribeRate(messages, limit.period_s)
+    return _dispatch_in_force(limit)
+
+
+def _dispatch_in_force(limit: RateLimit) -> DispatchRate:
+    messages, byte_count = limit.messages or NO_LIMIT, limit.byte_count or NO_LIMIT
     return DispatchRate(messages, byte_count, limit.period_s, limit.relative)
+
+
+def _with_rate(
+    subscription: str, rate: DispatchRate | None, said: SubscriptionRates | None
+) -> SubscriptionRates | None:
+    return (said or SubscriptionRates()).with_rate(subscription, rate)
 
 
 def _changed(

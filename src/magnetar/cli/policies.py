@@ -31,7 +31,7 @@ from magnetar.cli.limits import as_time as _time
 from magnetar.cli.options import with_options
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.permissions import of_namespaces
-from magnetar.cli.rate_options import RATE_PARTS, rate_bodies, rate_options
+from magnetar.cli.rate_options import RATE_PARTS, TO_EACH, rate_bodies, rate_options
 from magnetar.cli.read_rules import rule_text, rules_body
 from magnetar.cli.rest import (
     RestClient,
@@ -318,16 +318,26 @@ def topic_policies() -> None:
     namespace says."""
 
 
+_one_subscription = click.option(
+    "--subscription",
+    metavar="NAME",
+    help="Say subscriptionDispatchRate of this one, and not of each.",
+)
+
+
 @topic_policies.command("get")
 @click.argument("topic")
 @click.option("--applied", is_flag=True, help="What is in force, whoever says it.")
+@_one_subscription
 @url_option
 @json_option
-def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
+def get_topic(topic: str, applied: bool, subscription: str | None, url: str, as_json: bool) -> None:
     """Show what TOPIC says."""
     rest, path = RestClient(url), topic_path(topic)
     query = {"applied": "true"} if applied else {}
-    found = {part: _said(rest, _of_topic(path, part), **query) for part in TOPIC_PARTS}
+    found = {
+        part: _said(rest, _of_topic(path, part, subscription), **query) for part in TOPIC_PARTS
+    }
     _show(found, as_json)
 
 
@@ -341,14 +351,17 @@ def get_topic(topic: str, applied: bool, url: str, as_json: bool) -> None:
     metavar="SIZE",
     help="Of a message or batch, with what its client adds: 1MiB; 0: as the brokers bound it.",
 )
+@_one_subscription
 @url_option
-def set_topic(topic: str, url: str, **said: Any) -> None:
+def set_topic(topic: str, subscription: str | None, url: str, **said: Any) -> None:
     """Say something for TOPIC; what is not named stays as it is."""
     rest, path = RestClient(url), topic_path(topic)
     bodies = _bodies(said, lambda: rest.get_or_none(f"{path}/retention"))
     if said["max_message_size"] is not None:
         bodies[MAX_MESSAGE] = _size("--max-message-size", said["max_message_size"], 1)
     _named(bodies)
+    if subscription is not None and TO_EACH not in bodies:
+        raise ConfigError("--subscription goes with --subscription-dispatch-rate; name it, too")
 
     def send(part: str) -> None:
         if part == "messageTTL":
@@ -356,7 +369,7 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
         elif part == QUOTA:
             send_quotas(rest, path, bodies[part])
         else:
-            rest.send_post(_of_topic(path, part), bodies[part])
+            rest.send_post(_of_topic(path, part, subscription), bodies[part])
 
     _each(bodies, send, "set")
     click.echo(f"set for {topic}: {', '.join(bodies)}")
@@ -367,15 +380,21 @@ def set_topic(topic: str, url: str, **said: Any) -> None:
 @topic_policies.command("remove")
 @click.argument("topic")
 @click.argument("policies", nargs=-1, required=True, type=click.Choice(TOPIC_PARTS))
+@_one_subscription
 @url_option
-def remove_topic(topic: str, policies: tuple[str, ...], url: str) -> None:
+def remove_topic(topic: str, policies: tuple[str, ...], subscription: str | None, url: str) -> None:
     """Leave POLICIES of TOPIC to its namespace."""
+    if subscription is not None and TO_EACH not in policies:
+        raise ConfigError(f"--subscription goes with {TO_EACH}; name it, too")
     rest, path = RestClient(url), topic_path(topic)
-    _each(policies, lambda part: _remove(rest, _of_topic(path, part)), "removed")
+    _each(policies, lambda part: _remove(rest, _of_topic(path, part, subscription)), "removed")
     _say_removed(topic, policies)
 
 
-def _of_topic(path: str, part: str) -> str:
+def _of_topic(path: str, part: str, subscription: str | None = None) -> str:
+    """``subscription``: whose rate of dispatch is meant."""
+    if subscription is not None and part == TO_EACH:
+        return f"{path}/{quote(quote(subscription, safe=''), safe='')}/dispatchRate"
     return f"{path}/{OF_TOPICS.get(part, part)}"
 
 

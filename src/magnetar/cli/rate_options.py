@@ -16,7 +16,8 @@ from magnetar.model.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-RATE_PARTS: Final = ("publishRate", "dispatchRate", "subscriptionDispatchRate", "subscribeRate")
+TO_EACH: Final = "subscriptionDispatchRate"
+RATE_PARTS: Final = ("publishRate", "dispatchRate", TO_EACH, "subscribeRate")
 """Of paths."""
 UNLIMITED: Final = "unlimited"
 RELATIVE: Final = "relative"
@@ -72,7 +73,7 @@ def rate_bodies(said: Mapping[str, Any]) -> dict[str, Any]:
         }
     for name, part in (
         ("dispatch_rate", "dispatchRate"),
-        ("subscription_dispatch_rate", "subscriptionDispatchRate"),
+        ("subscription_dispatch_rate", TO_EACH),
     ):
         if said[name] is not None:
             rate = _rate("--" + name.replace("_", "-"), said[name])

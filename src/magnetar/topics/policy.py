@@ -8,7 +8,9 @@ Why: docs/adr/0219-limits-are-kept-where-clients-come.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from magnetar.cluster.policies.backlog_quotas import NO_QUOTAS, BacklogQuotas
@@ -23,15 +25,23 @@ MINUTE_MS: Final = 60_000
 MEGABYTE: Final = 1 << 20
 
 
+NONE_NAMED: Final[Mapping[str, RateLimit]] = MappingProxyType({})
+
+
 class TopicRates(NamedTuple):
     """What is held back of a topic: of what is ``published``, of what it gives its subscriptions
-    together (``dispatched``), and of what it gives each (``to_each``). ``subscribed``: how often a
-    consumer may come."""
+    together (``dispatched``), and of what it gives each (``to_each``) but those that have a rate
+    of their own (``to_named``). ``subscribed``: how often a consumer may come."""
 
     published: RateLimit = NO_RATE
     dispatched: RateLimit = NO_RATE
     to_each: RateLimit = NO_RATE
     subscribed: RateLimit = NO_RATE
+    to_named: Mapping[str, RateLimit] = NONE_NAMED
+
+    def to(self, subscription: str) -> RateLimit:
+        """What the subscription of that name is given."""
+        return self.to_named.get(subscription, self.to_each)
 
 
 NO_RATES: Final = TopicRates()
@@ -165,7 +175,7 @@ def _limits(configured: TopicLimits, said: Policies) -> TopicLimits:
 
 
 def _rates(configured: TopicRates, said: Policies) -> TopicRates:
-    published, dispatched, to_each, subscribed = configured
+    published, dispatched, to_each, subscribed, to_named = configured
     if said.publish_rate is not None:
         messages, byte_count = said.publish_rate.messages, said.publish_rate.byte_count
         published = RateLimit(max(0, messages), max(0, byte_count))
@@ -175,7 +185,10 @@ def _rates(configured: TopicRates, said: Policies) -> TopicRates:
         to_each = _dispatch_limit(said.subscription_dispatch_rate)
     if said.subscribe_rate is not None:
         subscribed = RateLimit(max(0, said.subscribe_rate.times), 0, said.subscribe_rate.period_s)
-    return TopicRates(published, dispatched, to_each, subscribed)
+    if said.subscription_rates is not None:
+        named = said.subscription_rates.rates
+        to_named = {name: _dispatch_limit(rate) for name, rate in named}
+    return TopicRates(published, dispatched, to_each, subscribed, to_named)
 
 
 def _dispatch_limit(said: DispatchRate) -> RateLimit:

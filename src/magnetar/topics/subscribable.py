@@ -192,7 +192,8 @@ class SubscribableTopic:
         if rates.dispatched != before.dispatched:
             self.dispatch_throttle = throttle_of(rates.dispatched, self.published)
         for subscription in self.subscriptions.values():
-            subscription.limit_rate(self.dispatch_throttle, rates.to_each, self.published)
+            limit = rates.to(subscription.name)
+            subscription.limit_rate(self.dispatch_throttle, limit, self.published)
         if old is not None and old is not self.dispatch_throttle:
             old.close()
 
@@ -316,8 +317,8 @@ class SubscribableTopic:
         limits = self.policy.limits
         made.limit_unacked(limits.unacked_each, limits.unacked_all)
         if self.policy.rates != NO_RATES:
-            to_each = self.policy.rates.to_each
-            made.limit_rate(self.dispatch_throttle, to_each, self.published)
+            limit = self.policy.rates.to(cursor.name)
+            made.limit_rate(self.dispatch_throttle, limit, self.published)
         return made
 
     def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:

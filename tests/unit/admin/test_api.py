@@ -563,7 +563,6 @@ def test_policies_that_come_with_a_namespace_are_kept() -> None:
         ("GET", "/lookup/v2/topic/non-persistent/public/default/t"),
         ("GET", "/admin/v2/namespaces/public/default/configversion"),
         ("POST", "/admin/v2/namespaces/grantPermissionsOnTopics"),
-        ("GET", f"{P}/t/s/dispatchRate"),
         ("DELETE", f"{P}/t/policies"),
         ("GET", "/proxy-stats/topics"),
         ("GET", "/admin/v2/namespaces/standalone/antiAffinity/group"),

@@ -47,6 +47,13 @@ LIST, TENANT, SUPER = OfTopics(Action.LOOKUP, NS), OfTenant("a"), NeededLevel.SU
         ("GET", "/admin/v2/persistent/a/b/c/messageid/1", LOOKUP),
         ("POST", "/admin/v2/persistent/a/b/c/all_subscription/expireMessages/5", CONSUME),
         ("PUT", "/admin/v2/persistent/a/b/c/compaction", ADMIN),
+        # Rates of subscriptions, which may be called as other parts of the path are.
+        ("POST", "/admin/v2/persistent/a/b/c/s/dispatchRate", ADMIN),
+        ("GET", "/admin/v2/persistent/a/b/c/stats/dispatchRate", ADMIN),
+        ("DELETE", "/admin/v2/persistent/a/b/c/ledger/dispatchRate", ADMIN),
+        ("POST", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", ADMIN),
+        ("PUT", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", CONSUME),
+        ("DELETE", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", CONSUME),
         ("GET", "/admin/v2/persistent/a/b/c/retention", ADMIN),
         ("GET", "/admin/v2/persistent/a/b/c/permissions", ADMIN),
         ("GET", "/lookup/v2/topic/persistent/a/b/c", LOOKUP),

@@ -132,7 +132,8 @@ POLICIES: Final[Mapping[str, str]] = {
         "publishRate dispatchRate subscriptionDispatchRate subscribeRate "
         "maxProducers maxConsumers maxConsumersPerSubscription maxSubscriptionsPerTopic "
         "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription maxMessageSize "
-        "schemaCompatibilityStrategy schemaValidationEnforced backlogQuota backlogQuotaMap"
+        "schemaCompatibilityStrategy schemaValidationEnforced backlogQuota backlogQuotaMap "
+        "{subscription}/dispatchRate"
     ),
 }
 """Whatever is done with them is the admins'."""

@@ -163,6 +163,65 @@ def test_automatic_topics_that_cannot_be_meant(body: object, why: str) -> None:
     serve(scenario)
 
 
+def test_a_subscription_has_a_rate_of_its_own() -> None:
+    """Of a subscription that need not be there, before what is said of each."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        await p.client.put(f"{P}/parts/partitions", content=b"2")
+        for topic in ("t", "parts", "parts-partition-1"):
+            path, other = (f"{P}/{topic}/{each}/dispatchRate" for each in ("a%252Fb", "other"))
+            each = f"{P}/{topic}/subscriptionDispatchRate"
+            assert await p.status("GET", path) == 204
+            assert (await p.client.get(f"{path}?applied=true")).json() == NO_DISPATCH
+            assert await p.status("POST", path, json=DISPATCH) == 204
+            assert (await p.client.get(path)).json() == DISPATCH
+            assert await p.status("GET", other) == 204
+            assert await p.status("POST", each, json={**DISPATCH, "ratePeriodInSecond": 2}) == 204
+            assert (await p.client.get(f"{path}?applied=true")).json() == DISPATCH
+            shown = (await p.client.get(f"{other}?applied=true")).json()
+            assert shown["ratePeriodInSecond"] == 2
+            assert await p.status("DELETE", other) == 204
+            assert await p.status("DELETE", path) == 204
+            assert await p.status("GET", path) == 204
+            assert (await p.client.get(f"{path}?applied=true")).json() == shown
+            assert await p.status("DELETE", each) == 204
+        for method in ("GET", "POST", "DELETE"):
+            said = {"json": DISPATCH} if method == "POST" else {}
+            assert (await p.reason(method, f"{P}/unknown/s/dispatchRate", **said))[0] == 404
+        bad = {"dispatchThrottlingRateInMsg": -2}
+        assert (await p.reason("POST", f"{P}/t/s/dispatchRate", json=bad))[0] == 412
+
+    serve(scenario)
+
+
+def test_so_many_subscriptions_have_a_rate_of_their_own() -> None:
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        for number in range(256):
+            path = f"{P}/t/s{number}/dispatchRate"
+            assert await p.status("POST", path, json=DISPATCH) == 204
+        status, reason = await p.reason("POST", f"{P}/t/more/dispatchRate", json=DISPATCH)
+        assert (status, "256 may" in reason) == (412, True)
+        assert await p.status("POST", f"{P}/t/s9/dispatchRate", json=NO_DISPATCH) == 204
+
+    serve(scenario)
+
+
+def test_a_subscription_that_is_called_dispatch_rate() -> None:
+    """Its path begins as that of the rate of one that is called subscription."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        path = f"{P}/t/subscription/dispatchRate"
+        assert await p.status("PUT", path) == 204
+        assert (await p.client.get(f"{P}/t/subscriptions")).json() == ["dispatchRate"]
+        assert await p.status("DELETE", path) == 204
+        assert (await p.client.get(f"{P}/t/subscriptions")).json() == []
+
+    serve(scenario)
+
+
 def test_deduplication_has_another_name_at_a_topic() -> None:
     """As in Pulsar."""
 

@@ -189,6 +189,27 @@ def test_rates(command: Command) -> None:
     assert command("namespaces", "policies", "remove", DEFAULT, *parts)[0] == 0
 
 
+def test_a_rate_of_one_subscription(command: Command) -> None:
+    topic = "topics", "policies"
+    mine = "--subscription", "a/b c"
+    each = "--subscription-dispatch-rate"
+    assert command(*topic, "set", "a", each, "7")[0] == 0
+    assert command(*topic, "set", "a", *mine, each, "9,relative")[0] == 0
+
+    def rate(*options: str) -> object:
+        found = json.loads(command(*topic, "get", "a", "--json", *options)[1])
+        return found["subscriptionDispatchRate"]["dispatchThrottlingRateInMsg"]
+
+    assert (rate(), rate(*mine), rate("--applied", "--subscription", "b")) == (7, 9, 7)
+    status, _, error = command(*topic, "set", "a", *mine, "--publish-rate", "9")
+    assert (status, "--subscription goes with" in error) == (2, True)
+    status, _, error = command(*topic, "remove", "a", *mine, "publishRate")
+    assert (status, "--subscription goes with" in error) == (2, True)
+    assert command(*topic, "remove", "a", *mine, "subscriptionDispatchRate")[0] == 0
+    assert (rate(), rate("--applied", *mine)) == (7, 7)
+    assert command(*topic, "remove", "a", "subscriptionDispatchRate")[0] == 0
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -21,7 +21,12 @@ from magnetar.cluster.policies.policies import (
     encode_value,
 )
 from magnetar.cluster.policies.policy_values import Layered
-from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
+from magnetar.cluster.policies.rate_values import (
+    DispatchRate,
+    PublishRate,
+    SubscribeRate,
+    SubscriptionRates,
+)
 from magnetar.cluster.policies.read_rules import ReadRule, ReadRules, Target
 from magnetar.model.errors import InvalidPolicyError
 from magnetar.model.ledger import Quorums
@@ -103,6 +108,16 @@ SAID = {
             "policy": "consumer_backlog_eviction",
         },
     },
+    "subscriptionPolicies": {
+        "a/b": {
+            "dispatchRate": {
+                "dispatchThrottlingRateInMsg": 9,
+                "dispatchThrottlingRateInByte": -1,
+                "ratePeriodInSecond": 1,
+                "relativeToPublishRate": False,
+            },
+        },
+    },
 }
 MEANT = Policies(
     RetentionPolicy(60, -1),
@@ -133,6 +148,7 @@ MEANT = Policies(
     max_topics=7,
     max_message_bytes=0,
     backlog_quotas=BacklogQuotas(age=BacklogQuota(-1, 60, QuotaAction.EVICTION)),
+    subscription_rates=SubscriptionRates((("a/b", DispatchRate(9)),)),
 )
 
 
@@ -178,6 +194,7 @@ def test_a_topics_word_counts_before_its_namespaces() -> None:
         MEANT.max_topics,
         MEANT.max_message_bytes,
         MEANT.backlog_quotas,
+        MEANT.subscription_rates,
     )
     assert Policies().over(MEANT) == MEANT
 

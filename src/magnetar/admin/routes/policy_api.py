@@ -169,6 +169,7 @@ def routes(policies: PolicyService, topics: TopicService) -> APIRouter:
             _add_topic(router, policies, policy)
     for policy in TOPICS_ONLY:
         _add_topic(router, policies, policy)
+    _add_subscriptions(router, policies)
     _add_expiry(router, topics)
     return router
 
@@ -252,6 +253,48 @@ def _add_by_query(router: APIRouter, service: PolicyService, path: str, field: s
         value: Annotated[int, Query(alias=BY_QUERY)],
     ) -> Response:
         await service.set_topic(topic_name(tenant, namespace, topic), field, value)
+        return Response(status_code=204)
+
+
+def _add_subscriptions(router: APIRouter, service: PolicyService) -> None:
+    path = TOPIC + "/{subscription}/dispatchRate"
+
+    @router.get(path)
+    async def get(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        applied: bool = False,
+    ) -> Response:
+        """How fast that subscription gets messages, there or not; 204: the topic does not say.
+        `applied=true`: what is in force."""
+        name = topic_name(tenant, namespace, topic)
+        return _answer(await service.of_subscription(name, subscription, applied))
+
+    @router.post(path, status_code=204, openapi_extra=WITH_BODY)
+    async def change(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+        request: Request,
+    ) -> Response:
+        """Set it, before what `subscriptionDispatchRate` says of each."""
+        body = await bodies.read_json(request)
+        name = topic_name(tenant, namespace, topic)
+        await service.set_subscription(name, subscription, body)
+        return Response(status_code=204)
+
+    @router.delete(path, status_code=204)
+    async def delete(
+        tenant: Segment,
+        namespace: Segment,
+        topic: TopicSegment,
+        subscription: SubscriptionSegment,
+    ) -> Response:
+        """Leave it to what is said of each."""
+        await service.remove_subscription(topic_name(tenant, namespace, topic), subscription)
         return Response(status_code=204)
 
 

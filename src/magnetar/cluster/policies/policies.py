@@ -25,6 +25,7 @@ The names are Pulsar's where Pulsar has them, in the namespace's node and in a t
 | ``publishMaxMessageRate`` | ``PublishRate``: ``{"publishThrottlingRateInMsg", ...}`` |
 | ``topicDispatchRate``, ``subscriptionDispatchRate`` | ``DispatchRate`` |
 | ``clusterSubscribeRate`` | ``SubscribeRate`` |
+| ``subscriptionPolicies`` | ``SubscriptionRates``, of single ones: ``{name: {"dispatchRate"}}`` |
 | ``max_producers_per_topic``, ``max_consumers_per_topic``, ``max_consumers_per_subscription``, \
 ``max_subscriptions_per_topic``, ``max_unacked_messages_per_consumer``, \
 ``max_unacked_messages_per_subscription``, ``max_topics_per_namespace``, ``maxMessageSize`` \
@@ -48,7 +49,12 @@ from magnetar.cluster.policies.policy_values import (
     as_object,
     no_more,
 )
-from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
+from magnetar.cluster.policies.rate_values import (
+    DispatchRate,
+    PublishRate,
+    SubscribeRate,
+    SubscriptionRates,
+)
 from magnetar.cluster.policies.read_rules import ReadRules
 from magnetar.cluster.topic_name import PARTITIONS_MAX
 from magnetar.model.errors import InvalidPolicyError
@@ -392,6 +398,7 @@ class Policies(Layered):
     max_topics: int | None = None
     max_message_bytes: int | None = None
     backlog_quotas: BacklogQuotas | None = None
+    subscription_rates: SubscriptionRates | None = None
 
 
 def decode_ttl(value: object) -> int:
@@ -480,6 +487,7 @@ NAMES: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "max_topics": ("max_topics_per_namespace", partial(as_limit, "maxTopicsPerNamespace")),
     "max_message_bytes": ("maxMessageSize", partial(as_limit, "maxMessageSize")),
     "backlog_quotas": ("backlog_quota_map", BacklogQuotas.decode),
+    "subscription_rates": ("subscriptionPolicies", SubscriptionRates.decode),
 }
 """Field -> its name in a node, and how its value is read. Raises ``InvalidPolicyError``."""
 

@@ -7,7 +7,7 @@ Pulsar's clients take if nobody names another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from magnetar.cluster.policies.policy_values import (
     BYTES_MAX,
@@ -15,12 +15,19 @@ from magnetar.cluster.policies.policy_values import (
     as_flag,
     as_number,
     as_object,
+    as_text,
     no_more,
 )
+from magnetar.model.errors import InvalidPolicyError
 
 NO_LIMIT: Final = -1
 PERIOD: Final = "ratePeriodInSecond"
 SUBSCRIBE_PERIOD_S: Final = 30
+NAMED_MAX: Final = 256
+"""Subscriptions of one topic that have a rate of their own: they share a node with other topics."""
+NAME_CHARACTERS_MAX: Final = 512
+OF_SUBSCRIPTION: Final = "dispatchRate"
+"""What is said of a subscription, by Pulsar's name."""
 
 
 def _amount(said: dict[str, object], name: str, most: int = NUMBER_MAX) -> int:
@@ -106,3 +113,44 @@ class SubscribeRate:
 
     def encode(self) -> dict[str, object]:
         return {"subscribeThrottlingRatePerConsumer": self.times, PERIOD: self.period_s}
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRates:
+    """Of single subscriptions of a topic, which count before what is said of each. ``rates``: name
+    of the subscription -> its rate."""
+
+    rates: tuple[tuple[str, DispatchRate], ...] = ()
+
+    @classmethod
+    def decode(cls, value: object) -> SubscriptionRates:
+        """Of Pulsar's object: ``{subscription: {"dispatchRate": {...}}}``."""
+        said = as_object("rates of subscriptions", value)
+        if len(said) > NAMED_MAX:
+            raise InvalidPolicyError(
+                f"{len(said)} subscriptions of one topic are to have rates of their own; "
+                f"{NAMED_MAX} may; say subscriptionDispatchRate of all that have the same"
+            )
+        return cls(tuple(_of_subscription(name, said[name]) for name in sorted(said)))
+
+    def encode(self) -> dict[str, object]:
+        return {name: {OF_SUBSCRIPTION: rate.encode()} for name, rate in self.rates}
+
+    def of(self, name: str) -> DispatchRate | None:
+        """None: nothing is said of it."""
+        return dict(self.rates).get(name)
+
+    def with_rate(self, name: str, rate: DispatchRate | None) -> SubscriptionRates | None:
+        """With that one for the subscription; None: nothing is left."""
+        rates = {each: theirs for each, theirs in self.rates if each != name}
+        if rate is not None:
+            rates[name] = rate
+        return SubscriptionRates(tuple(sorted(rates.items()))) if rates else None
+
+
+def _of_subscription(name: str, value: Any) -> tuple[str, DispatchRate]:
+    as_text("subscription", name, NAME_CHARACTERS_MAX)
+    said = as_object(f"subscription {name[:80]}", value)
+    rate = DispatchRate.decode(said.pop(OF_SUBSCRIPTION, None))
+    no_more(f"subscription {name[:80]}", said)
+    return name, rate

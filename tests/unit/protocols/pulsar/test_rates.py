@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from magnetar.cluster.policies.rate_values import DispatchRate, PublishRate, SubscribeRate
+from magnetar.cluster.policies.rate_values import (
+    DispatchRate,
+    PublishRate,
+    SubscribeRate,
+    SubscriptionRates,
+)
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.wire.pulsar.codes import ServerError
 from magnetar.wire.pulsar.commands import PONG_FRAME
@@ -455,6 +460,35 @@ def test_a_rate_of_dispatch_is_set_and_removed() -> None:
         await say(world, "subscription_dispatch_rate", DispatchRate())
         got += await peer.entries()
         assert got == list(range(60, 300))
+
+    run(scenario, ledger_entries=1000)
+
+
+def test_a_subscription_has_a_rate_of_its_own() -> None:
+    """One that is connected, and one that comes; the others have what is said of each."""
+
+    async def scenario(world: World) -> None:
+        await filled(world, 300)
+        peers = {name: world.peer() for name in ("slow", "free", "later")}
+        for name in ("slow", "free"):
+            await peers[name].subscribe(name)
+        named = SubscriptionRates(
+            (("free", DispatchRate()), ("later", DispatchRate(5)), ("slow", DispatchRate(10)))
+        )
+        await say(world, "subscription_dispatch_rate", DispatchRate(20))
+        await say(world, "subscription_rates", named)
+        await peers["later"].subscribe("later")
+        for peer in peers.values():
+            peer.flow(1000)
+        got = {name: len(await peer.entries()) for name, peer in peers.items()}
+        assert got == {"slow": 10, "free": 300, "later": 5}
+        await asyncio.sleep(1.02)
+        assert len(await peers["slow"].entries()) == 10
+        assert len(await peers["later"].entries()) == 5
+        await say(world, "subscription_rates", None)
+        assert len(await peers["slow"].entries()) == 20, "as each"
+        await say(world, "subscription_dispatch_rate", None)
+        assert len(await peers["slow"].entries()) == 260
 
     run(scenario, ledger_entries=1000)
 
