@@ -144,7 +144,8 @@ class QuotaKeeping:
         except MagnetarError as error:
             log.info("nothing is evicted now", topic=str(topic.name), error=str(error))
             return
-        self._evict(topic, stop, exceeded)
+        if topic.policy.backlog_quotas == quotas:  # else an operator has said otherwise meanwhile
+            self._evict(topic, stop, exceeded)
 
     def _evict(self, topic: Topic, stop: Position, exceeded: Exceeded) -> None:
         """What is before ``stop`` counts as acknowledged for each durable subscription."""
@@ -191,7 +192,11 @@ async def find_exceeded(topic: Topic) -> Exceeded | None:
             if exceeded is not None:
                 return exceeded
     if quotas.limit_s > 0 and not quotas.evicts_by_age:
-        return by_age(quotas, await oldest_in(topic))
+        oldest = await oldest_in(topic)
+        if topic.policy.backlog_quotas != quotas:
+            # What is noted of a quota that has gone would stay: its topic is looked at no more.
+            return await find_exceeded(topic)
+        return by_age(quotas, oldest)
     return None
 
 

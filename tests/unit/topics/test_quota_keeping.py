@@ -287,6 +287,61 @@ def test_a_quota_of_each_kind() -> None:
     run(scenario)
 
 
+# -- what is said while a topic is looked at -------------------------------------------------------
+
+
+async def looked_at_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch, action: QuotaAction, reading: str
+) -> asyncio.Task[None]:
+    """A look at a topic that is past its quota, in the middle of that."""
+    await filled(world)
+    log, begun = world.log(), asyncio.Event()
+    log.cached = False
+    read = getattr(log, reading)
+
+    async def slowly(*about: object) -> object:
+        begun.set()
+        await asyncio.sleep(0.5)
+        return await read(*about)
+
+    monkeypatch.setattr(log, reading, slowly)
+    await limit(world, limit_s=60, action=action)
+    looking = asyncio.create_task(world.broker.quotas.look())
+    await begun.wait()
+    return looking
+
+
+def test_a_limit_that_goes_while_it_is_looked_at_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the topic again: what is noted then, Kafka's producers are told for good."""
+
+    async def scenario(world: World) -> None:
+        looking = await looked_at_slowly(world, monkeypatch, HOLD, "read")
+        await limit(world)
+        await looking
+        assert world.topic().over_quota is None
+        assert list(world.topic().producers) == ["p"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("reading", ["read", "first_at"])
+@pytest.mark.parametrize("next_action", [None, HOLD])
+def test_nothing_is_evicted_that_an_operator_keeps_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, reading: str, next_action: QuotaAction | None
+) -> None:
+    async def scenario(world: World) -> None:
+        looking = await looked_at_slowly(world, monkeypatch, EVICTION, reading)
+        if next_action is None:
+            await limit(world)
+        else:
+            await limit(world, limit_s=60, action=next_action)
+        await looking
+        assert world.topic().subscriptions["s"].cursor.backlog_entries() == 10
+        assert world.broker.quotas.evicted_entries == 0
+
+    run(scenario)
+
+
 # -- what it costs --------------------------------------------------------------------------------
 
 
