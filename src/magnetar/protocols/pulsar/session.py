@@ -388,6 +388,8 @@ class Session(FramedConnection):
     ) -> bool:
         """Whether a sound SEND may pass what the topic's policy says; one that may not is refused.
         Raises ``HeldBack``."""
+        if producer.closed:
+            return False  # it is not taken, so nobody is to wait for what it would have used up
         most = limits.bytes_max
         if most and len(payload) > most and ENTRIES.describe(payload).chunk is None:
             error = MessageTooLargeError(
@@ -396,7 +398,7 @@ class Session(FramedConnection):
             )
             self._refuse_send(producer, send, error)
             return False
-        if limits.throttle is not None and not producer.closed:
+        if limits.throttle is not None:
             if self._rate_hold is None:
                 self._rate_hold = RateHold(self, Paused.RATE)
             self._rate_hold.check(limits.throttle)

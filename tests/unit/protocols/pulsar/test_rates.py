@@ -108,6 +108,26 @@ def test_a_batch_counts_its_messages_and_is_not_cut() -> None:
     run(scenario, **TEN)
 
 
+def test_what_is_not_taken_of_a_producer_that_is_sent_away_is_no_debt() -> None:
+    async def scenario(world: World) -> None:
+        peer, other = world.peer(), world.peer()
+        await peer.produce()
+        await other.produce(name="other")
+        peer.publish(500)
+        assert len(receipts(await peer.heard())) == 10
+        topic = world.topic()
+        topic.stop_sends()  # as for a backlog quota: nothing more is taken
+        await asyncio.sleep(1.05)
+        topic.disconnect_producers()
+        await asyncio.sleep(1)
+        assert stored(world) == 10
+        await other.produce(name="other", epoch=1)
+        other.publish(5)
+        assert len(receipts(await other.heard())) == 5
+
+    run(scenario, ledger_entries=1000, **TEN)
+
+
 def test_others_on_the_connection_wait_and_on_others_do_not() -> None:
     async def scenario(world: World) -> None:
         peer, free = world.peer(), world.peer()
