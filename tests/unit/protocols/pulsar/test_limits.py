@@ -89,6 +89,28 @@ def test_dead_consumers_are_in_nobodys_way() -> None:
     run(scenario)
 
 
+def test_readers_that_are_refused_leave_nothing() -> None:
+    """Their subscriptions have no consumers, and nobody would remove them."""
+
+    async def scenario(world: World) -> None:
+        peer, late = world.peer(), world.peer()
+        await peer.subscribe("s")
+        await say(world, "max_consumers", 1)
+        for number in range(3):
+            answer = await late.subscribe(f"reader{number}", durable=False)
+            assert refusal(answer) is ServerError.CONSUMER_BUSY
+        assert list(world.topic().subscriptions) == ["s"]
+        await say(world, "max_subscriptions", 2)
+        await say(world, "max_consumers", None)
+        await late.subscribe("reader", durable=False)
+        await say(world, "max_consumers_per_subscription", 1)
+        answer = await peer.subscribe("reader", kind=SHARED, durable=False, consumer_id=2)
+        assert answer.type == BaseCommand.ERROR
+        assert list(world.topic().subscriptions) == ["s", "reader"], "that one is in use"
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_subscriptions_of_a_topic(durable: bool) -> None:
     async def scenario(world: World) -> None:

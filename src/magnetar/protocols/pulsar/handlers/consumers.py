@@ -12,7 +12,7 @@ be all that was to come again.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.log.seam import Cursor
@@ -169,6 +169,28 @@ async def _join(
         _start(topic, request, services.now_ms()),
         properties,
     )
+    try:
+        await _seat(session, JoiningConsumer(topic, subscription, request, kind, answered))
+    finally:
+        if not was_there:  # else a reader's place, which waits for it after a seek, would be lost
+            topic.drop_reader(subscription)  # unless it has a consumer now: nobody else would
+
+
+class JoiningConsumer(NamedTuple):
+    """A SUBSCRIBE on its way. ``answered``: its client has heard of its success."""
+
+    topic: SubscribableTopic
+    subscription: Subscription
+    request: CommandSubscribe
+    kind: Kind
+    answered: bool
+
+
+async def _seat(session: Session, what: JoiningConsumer) -> None:
+    """Its consumer is the subscription's from now on, unless its client has gone. Raises why it may
+    not be."""
+    services = session.services
+    topic, subscription, request, kind, answered = what
     if services.bindings is not None:
         await services.bindings.wait_free(subscription)
     async with subscription.lock:
@@ -183,10 +205,6 @@ async def _join(
             await _roll_back(topic, subscription, _back_from(services.now_ms(), request))
         _check_there(topic, subscription)  # the topic may have closed meanwhile
         if session.closed:
-            if (
-                not was_there
-            ):  # else a reader's place, which waits for it after a seek, would be lost
-                topic.drop_reader(subscription)
             return
         consumer = Consumer(
             SessionConsumer(session, request.consumer_id, subscription.partition),
