@@ -20,6 +20,7 @@ from tests.unit.protocols.kafka.test_session import (
     producing,
     values,
 )
+from tests.unit.protocols.kafka.test_share_requests import earliest, joined
 
 
 async def say(world: KafkaWorld, field: str, value: object) -> None:
@@ -132,5 +133,30 @@ def test_a_fetch_reads_no_more_entries_than_may_pass() -> None:
             await asyncio.sleep(answer.throttle_time_ms / 1000 + 0.001)
         assert found == [b"%d" % n for n in range(30)]
         assert 1800 <= waited_ms <= 2100, "a burst of a second's, and the rest in two"
+
+    run(scenario)
+
+
+def test_a_share_group_gets_what_may_pass_and_waits_for_the_rest() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        for number in range(8):
+            await produced(peer, batch(5, 5 * number))
+        await say(world, "dispatch_rate", DispatchRate(10))
+        await earliest(world)
+        a, b = await joined(world, "a"), await joined(world, "b")
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        assert await a.acquired() == [(0, 9, 1)]
+        assert await b.acquired(wait_ms_max=50) == [], "none of it may pass"
+        assert loop.time() - begun_s < 0.2
+        found: list[int] = []
+        while len(found) < 30:
+            for first, last, _ in await b.acquired(wait_ms_max=5000):
+                found += range(first, last + 1)
+            assert len(found) <= 10 * (loop.time() - begun_s) + 5, "and one batch"
+        assert found == list(range(10, 40))
+        assert loop.time() - begun_s == pytest.approx(2.6, abs=0.2)
+        await say(world, "dispatch_rate", None)
 
     run(scenario)

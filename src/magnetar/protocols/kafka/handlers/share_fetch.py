@@ -12,6 +12,8 @@ Rules:
   takes whole batches.
 * A partition is answered if it has records or an error, or something of it was acknowledged.
 * Nobody acquires for a connection that is over.
+* Of a topic whose dispatch rate is used up nothing is acquired; who waits looks again when
+  something may pass.
 
 Why: docs/adr/0167-share-groups.md.
 """
@@ -96,6 +98,8 @@ class _Round:
     bytes_left: int = 0
     found: bool = False
     failed: bool = False
+    wait_s: float = 0.0
+    """Until something of a topic with a limited rate may pass; 0: none was used up."""
 
 
 class ShareFetchHandlers:
@@ -170,7 +174,7 @@ class ShareFetchHandlers:
                     break
                 if _watched(found.led, watches, grown.set):
                     continue  # what came before the watch began is found now
-                timer = loop.call_later(left_s, grown.set)
+                timer = loop.call_later(min(left_s, found.wait_s or left_s), grown.set)
                 try:
                     await grown.wait()
                 finally:
@@ -229,14 +233,26 @@ class ShareFetchHandlers:
         key = ShareStateKey(share.key.group_id, place)
         led = await self._leader.led(key, partition, await self._leader.settings(key.group))
         found.led.append(led)
+        records_max, bytes_max = found.records_left, max(found.bytes_left, 1)
+        throttle = partition.topic.dispatch_throttle
+        if throttle is not None:
+            may_pass = throttle.left()
+            if may_pass is None:
+                wait_s = throttle.wait_s()
+                found.wait_s = min(found.wait_s or wait_s, wait_s)
+                return
+            records_max = min(records_max, may_pass.messages)
+            bytes_max = min(bytes_max, may_pass.byte_count)
         wanted = WantedRecords(
             share.key.member_id,
-            found.records_left,
-            max(found.bytes_left, 1),
+            records_max,
+            bytes_max,
             request.batch_size,
             lambda: not session.closed and place in share.places,
         )
         records = await led.fetch(wanted)
+        if throttle is not None:
+            throttle.take(records.number, records.size)
         if records.acquired:
             said.records = records
             found.found = True
