@@ -62,6 +62,8 @@ log = structlog.get_logger(__name__)
 
 OPENED_AT_A_TIME: Final = 32
 """Partitions that one request may be opening; others open topics, too."""
+SUBSCRIPTION_EXISTS: Final = "Subscription already exists for topic"
+"""Pulsar's words, which brokers tell each other."""
 
 
 class PartitionedTopicError(BrokerError):
@@ -393,24 +395,31 @@ class TopicService:
             names.update(dict.fromkeys(found))
         return sorted(names)
 
-    async def create_subscription(self, topic: str, subscription: str, start: Position) -> None:
-        """A durable one, of each partition of a partitioned topic; fine if it is there. Raises
-        ``TopicNotFoundError``, and ``ServedElsewhereError`` for a topic without partitions."""
+    async def create_subscription(self, topic: str, subscription: str, start: Position) -> bool:
+        """A durable one, of each partition of a partitioned topic; False if it was there, on each.
+        Raises ``TopicNotFoundError``, and ``ServedElsewhereError`` for a topic without partitions.
+        """
         name = parse_topic(topic)
         parts = await self._parts(name)
         if parts == [name]:
             await self._check_here(name)
         make = partial(self._make_subscription, subscription=subscription, start=start)
-        await each_part(name, parts, "done", make)
+        return any((await each_part(name, parts, "done", make)).values())
 
-    async def _make_subscription(self, part: TopicName, subscription: str, start: Position) -> None:
+    async def _make_subscription(self, part: TopicName, subscription: str, start: Position) -> bool:
+        """False if it was there."""
         owner = await self.locate(part)
-        if isinstance(owner, At):
-            what = subscription_path(subscription)
-            body = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
+        if not isinstance(owner, At):
+            return await self._topics.make_subscription(part, subscription, start)
+        what = subscription_path(subscription)
+        body = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
+        try:
             await self._peers.ask(owner.http_url, about_topic("PUT", part, what, body=body))
-        else:
-            await self._topics.make_subscription(part, subscription, start)
+        except NotAllowedError as error:
+            if SUBSCRIPTION_EXISTS in str(error):
+                return False
+            raise
+        return True
 
     async def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Of a partitioned topic, from each partition that has it. Raises

@@ -505,11 +505,13 @@ class Topics:
         if isinstance(self._store, ForgottenPrefixes):
             await self._store.forget_prefix(f"{namespace}/persistent")
 
-    async def make_subscription(self, name: TopicName, subscription: str, start: Position) -> None:
-        """A durable subscription that reads ``start`` first, unless there is one of that name."""
+    async def make_subscription(self, name: TopicName, subscription: str, start: Position) -> bool:
+        """A durable subscription that reads ``start`` first; False if there is one of that name."""
         topic = await self.get(name, create=True)
         with topic.held():
+            is_there = subscription in topic.subscriptions
             await open_durable(topic, subscription, start, {})
+        return not is_there
 
     async def close(self) -> None:
         """Answer the sends that are under way, send everybody away and close every log, several

@@ -392,6 +392,23 @@ def test_subscriptions() -> None:
     serve(scenario)
 
 
+def test_a_subscription_that_is_there_is_a_conflict() -> None:
+    """As in Pulsar: of a partitioned topic if every partition has it."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        await p.client.put(f"{P}/parts/partitions", content=b"2")
+        for path in (f"{P}/t/subscription/s", f"{P}/parts/subscription/s"):
+            assert await p.status("PUT", path) == 204
+            status, reason = await p.reason("PUT", path)
+            assert (status, "Subscription already exists for topic" in reason) == (409, True)
+        assert await p.status("DELETE", f"{P}/parts-partition-1/subscription/s") == 204
+        assert await p.status("PUT", f"{P}/parts/subscription/s") == 204, "it was not on all"
+        assert await p.status("PUT", f"{P}/parts/subscription/s") == 409
+
+    serve(scenario)
+
+
 def test_clusters_tenants_namespaces() -> None:
     async def scenario(p: Platform) -> None:
         assert (await p.client.get("/admin/v2/clusters")).json() == ["standalone"]

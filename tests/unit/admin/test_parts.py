@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from magnetar.cluster.topic_name import TopicName
-from magnetar.model.errors import LogClosedError, ServiceNotReadyError
+from magnetar.admin.peers import PeerAnswer
+from magnetar.cluster.topic_name import TopicName, parse_topic
+from magnetar.model.errors import LogClosedError, NotAllowedError, ServiceNotReadyError
+from magnetar.model.ids import LATEST
 from magnetar.topics.topic import Topic
+from tests.doubles.admin import topic_service
+from tests.doubles.ownership import divide
 from tests.unit.admin.test_api import P, Platform, serve
-from tests.unit.protocols.pulsar.harness import TOPIC
+from tests.unit.protocols.pulsar.harness import TOPIC, World, run
 
 SUBSCRIPTION = f"{P}/t/subscription/s"
 
@@ -166,3 +170,33 @@ def test_the_bundles_of_a_namespace_are_all_released(monkeypatch: pytest.MonkeyP
         assert len(released) == 4
 
     serve(scenario)
+
+
+class Others:
+    """The broker of the other partitions: they have the subscription or another reader's."""
+
+    def __init__(self, *answers: PeerAnswer) -> None:
+        self._answers = iter(answers)
+
+    async def ask(
+        self, method: str, url: str, query: Mapping[str, str], body: object
+    ) -> PeerAnswer:
+        return next(self._answers)
+
+
+def test_a_subscription_that_another_broker_has_is_no_error() -> None:
+    made = PeerAnswer(204, None)
+    exists = PeerAnswer(409, {"reason": "Subscription already exists for topic: s of t"})
+    refused = PeerAnswer(409, {"reason": "subscription s exists and is not durable"})
+
+    async def scenario(world: World) -> None:
+        control = world.services.control
+        await control.partitioned.create(parse_topic(TOPIC), 2)
+        divide(control, lambda name: name.partition == 1)
+        service = topic_service(world.broker, Others(exists, exists, made, refused))
+        for wanted in (True, False, True):
+            assert await service.create_subscription(TOPIC, "s", LATEST) is wanted
+        with pytest.raises(NotAllowedError, match="is not durable"):
+            await service.create_subscription(TOPIC, "s", LATEST)
+
+    run(scenario)

@@ -17,7 +17,7 @@ from magnetar.admin.stats_views import (
     TopicStatsView,
 )
 from magnetar.admin.topic_stats import ASK_AGE, left_out
-from magnetar.admin.topics import TopicService
+from magnetar.admin.topics import SUBSCRIPTION_EXISTS, TopicService
 from magnetar.admin.views import LookupView, PartitionsView
 from magnetar.env.health import Health
 from magnetar.model.ids import LATEST
@@ -102,7 +102,12 @@ def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
         """Names of subscriptions; of a partitioned topic, those of all its partitions."""
         return await service.subscriptions(topic_name(tenant, namespace, topic))
 
-    @router.put(TOPIC + "/subscription/{subscription}", status_code=204, openapi_extra=WITH_BODY)
+    @router.put(
+        TOPIC + "/subscription/{subscription}",
+        status_code=204,
+        responses=CONFLICT,
+        openapi_extra=WITH_BODY,
+    )
     async def create_subscription(
         tenant: Segment,
         namespace: Segment,
@@ -110,11 +115,13 @@ def _add_subscriptions(router: APIRouter, service: TopicService) -> None:
         subscription: SubscriptionSegment,
         request: Request,
     ) -> Response:
-        """Create a subscription, unless it is there; of a partitioned topic, on every partition.
-        The body is Pulsar's message id of earliest or of latest; without one it is latest."""
+        """Create a subscription; of a partitioned topic, on every partition. 409 if it is there, on
+        all of them. The body is Pulsar's message id of earliest or of latest; without one it is
+        latest."""
         name = topic_name(tenant, namespace, topic)
         start = bodies.subscription_start(await bodies.read_json(request))
-        await service.create_subscription(name, subscription, start)
+        if not await service.create_subscription(name, subscription, start):
+            return reason(409, f"{SUBSCRIPTION_EXISTS}: {subscription} of {name}")
         return Response(status_code=204)
 
     @router.delete(TOPIC + "/subscription/{subscription}", status_code=204)
