@@ -42,7 +42,8 @@ CALLER = "caller"
 """In a request's state: its ``Caller``."""
 READ_ONLY = ("GET", "HEAD")
 LEFT_MAX = 64
-"""Requests of one address that go on though who asked has gone; an eighth of the connections."""
+"""Requests of one address that go on though who asked has gone, from which on no more of its are
+begun; an eighth of the connections."""
 
 
 class Caller:
@@ -221,7 +222,8 @@ class EndingApp:
     A request that changes nothing ends with its connection: of a list of ten thousand topics
     nobody wants the rest. One that changes something goes on to its end, whoever waits for it: half
     of a change is worse than all of it. Whoever asks for changes and leaves would have as many
-    under way as it likes, so of one address ``LEFT_MAX`` go on at a time, and more are refused.
+    under way as it likes, so while ``LEFT_MAX`` of one address go on, it gets no more begun. Those
+    that are under way by then may be left, too: ``connections_max`` at most.
     """
 
     def __init__(self, app: ASGIApp) -> None:
