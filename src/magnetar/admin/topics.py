@@ -164,7 +164,8 @@ class TopicService:
         name = parse_topic(topic)
         before = await self._control.partitioned.partitions(name)
         if 0 < before <= partitions:
-            await self._topics.check_place(name, partitions - before)
+            if partitions > before:  # else nothing is made but subscriptions that are missing
+                await self._topics.check_place(name, partitions - before)
             await self._first_subscriptions(name)  # if it cannot be asked now nothing is changed
         await self._control.partitioned.grow(name, partitions)
         if not 0 < before <= partitions:

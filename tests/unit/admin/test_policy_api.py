@@ -334,6 +334,20 @@ def test_a_namespace_has_no_more_topics_than_it_may(how: str) -> None:
     serve(scenario)
 
 
+def test_a_growth_is_finished_whatever_the_limit_is_by_then() -> None:
+    """It makes no partition more: what it makes are subscriptions that are missing."""
+
+    async def scenario(p: Platform) -> None:
+        assert await p.status("PUT", f"{P}/two/partitions", json=2) == 204
+        assert await p.status("PUT", f"{P}/two-partition-0/subscription/s") == 204
+        assert await p.status("POST", f"{N}/maxTopicsPerNamespace", json=1) == 204
+        assert (await p.reason("POST", f"{P}/two/partitions", json=3))[0] == 412
+        assert await p.status("POST", f"{P}/two/partitions", json=2) == 204
+        assert (await p.client.get(f"{P}/two-partition-1/subscriptions")).json() == ["s"]
+
+    serve(scenario)
+
+
 def test_a_namespace_says_rates_for_each_cluster() -> None:
     """Where Pulsar's clients make one with policies, or look at all of them."""
 
