@@ -588,9 +588,10 @@ def test_a_producer_whose_time_was_over_goes_on_with_its_next_epoch() -> None:
         assert await producer.produce(2) is ErrorCode.INVALID_PRODUCER_EPOCH
         peer, own = producer.peer, producer.own
         for said in (Own(own.producer_id, -1), Own(-1, own.epoch)):
-            alone = InitProducerIdRequest(NAME, 5_000, *said)
-            error = (await peer.ask(ApiKey.INIT_PRODUCER_ID, alone)).error_code
-            assert error == ErrorCode.INVALID_REQUEST, "it would fence nobody"
+            for name in (NAME, None):
+                alone = InitProducerIdRequest(name, 5_000, *said)
+                error = (await peer.ask(ApiKey.INIT_PRODUCER_ID, alone)).error_code
+                assert error == ErrorCode.INVALID_REQUEST, "it would fence nobody"
         asked = InitProducerIdRequest(NAME, 5_000, *own)
         found = await peer.ask(ApiKey.INIT_PRODUCER_ID, asked)
         assert (found.error_code, found.producer_id) == (0, own.producer_id)

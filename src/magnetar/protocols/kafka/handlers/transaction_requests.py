@@ -69,11 +69,11 @@ class TransactionHandlers:
         self, session: KafkaSession, head: RequestHead, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
         name = request.transactional_id
+        alone = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH)
+        if name == "" or alone:  # one of the two says nothing, and no epoch would fence nobody
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         if name is None:
             return await _new_id(session)
-        alone = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH)
-        if not name or alone:  # one of the two says nothing, and no epoch would fence nobody
-            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         timeout_ms = request.transaction_timeout_ms
         if not 0 < timeout_ms <= session.services.config.transaction_timeout_max_ms:
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_TRANSACTION_TIMEOUT)
