@@ -217,6 +217,11 @@ class CursorLending(Protocol):
         ``MetadataError``."""
         ...
 
+    @property
+    def reset_epoch(self) -> int:
+        """How often the cursor was reset."""
+        ...
+
     def image(self) -> AckImage:
         """All that is acknowledged."""
         ...

@@ -129,7 +129,8 @@ class OwnerBindings:
         if bound is not None and cursor.mark_delete > image.mark_delete:
             # What was done here was told to nobody: its connection was broken, or it had not spoken
             # since the topic was opened here.
-            client.tell_moved(bound.binding, cursor.mark_delete)
+            epoch = cursor.lending.reset_epoch
+            client.tell_moved(bound.binding, cursor.mark_delete, epoch)
         return cursor
 
     def keep(

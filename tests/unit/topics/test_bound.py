@@ -32,7 +32,7 @@ class Line:
         assert binding == BINDING
         self.told.append("asked")
 
-    def tell_moved(self, binding: Binding, mark_delete: Position) -> None:
+    def tell_moved(self, binding: Binding, mark_delete: Position, reset_epoch: int) -> None:
         assert binding == BINDING
         self.told.append(f"moved to {mark_delete}")
 

@@ -82,6 +82,10 @@ class ManagedLending:
     def term(self) -> int:
         return self._store.term
 
+    @property
+    def reset_epoch(self) -> int:
+        return self._state.reset_epoch
+
     def image(self) -> AckImage:
         return self._state.snapshot()
 

@@ -314,7 +314,8 @@ class OwnerLinks:
             return
         moved = news.HasField("mark_ledger_id")
         mark = Position(news.mark_ledger_id, news.mark_entry_id) if moved else None
-        listener.told(OwnerNews(NEWS[news.what], news.epoch, mark))
+        reset_epoch = news.reset_epoch if news.HasField("reset_epoch") else None
+        listener.told(OwnerNews(NEWS[news.what], news.epoch, mark, reset_epoch))
 
     def _disown(self, cursor: LentCursor) -> None:
         async def release() -> None:

@@ -41,8 +41,9 @@ class BoundBroker(Protocol):
         """It is to say whether it serves the subscription by this binding."""
         ...
 
-    def tell_moved(self, binding: Binding, mark_delete: Position) -> None:
-        """Everything up to there is acknowledged, by what was done here."""
+    def tell_moved(self, binding: Binding, mark_delete: Position, reset_epoch: int) -> None:
+        """Everything up to there is acknowledged, by what was done here, after so many resets: one
+        that it has made since takes it back."""
         ...
 
     def tell_closed(self, service_url: str = "") -> None:

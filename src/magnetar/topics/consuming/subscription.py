@@ -498,7 +498,10 @@ class Subscription:
         self.cursor.acknowledge_cumulative(last)
         self.dispatcher.settle_until(last)
         if self.bound is not None and self.bound.client is not None:
-            self.bound.client.tell_moved(self.bound.binding, self.cursor.mark_delete)
+            lending = self.cursor.lending
+            assert lending is not None, "what is bound can be lent"
+            epoch = lending.reset_epoch
+            self.bound.client.tell_moved(self.bound.binding, self.cursor.mark_delete, epoch)
 
     def release(self) -> None:
         """Dispatch again after ``dispatcher.hold``; from after the mark-delete position if nobody

@@ -199,7 +199,7 @@ class BorrowedCursors:
             self._wanted(name)
         elif news.what is NewsKind.ASKED:
             store.keep(self._seats(name))
-        elif news.mark_delete is not None:
+        elif news.mark_delete is not None and store.knows_reset(news.reset_epoch):
             self._moved(name, news.mark_delete)
 
     def _over(self, name: str, error: MagnetarError) -> None:

@@ -78,9 +78,13 @@ class NewsKind(Enum):
 
 
 class OwnerNews(NamedTuple):
+    """``reset_epoch``: how often the cursor that has moved had been reset; None: an owner of an
+    earlier release does not say it."""
+
     what: NewsKind
     epoch: int = 0
     mark_delete: Position | None = None
+    reset_epoch: int | None = None
 
 
 class CursorOwners(Protocol):
@@ -232,6 +236,11 @@ class RemoteAckStore:
         """Another owner, or another connection: it is to hear of us, and of all."""
         self._sending.say_again()
         self._due()
+
+    def knows_reset(self, reset_epoch: int | None) -> bool:
+        """Whether the owner has heard of each reset here when it had heard of so many. What it had
+        done before that must not undo one: it takes it back itself when it hears of it."""
+        return reset_epoch is None or reset_epoch >= self._state.reset_epoch
 
     def keep(self, seats: Awaitable[SeatsTaken | None]) -> None:
         """The owner asks whether we serve it, and to whom."""

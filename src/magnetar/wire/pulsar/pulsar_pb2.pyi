@@ -3808,12 +3808,15 @@ class CommandBindingNews(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     MARK_LEDGER_ID_FIELD_NUMBER: _builtins.int
     MARK_ENTRY_ID_FIELD_NUMBER: _builtins.int
+    RESET_EPOCH_FIELD_NUMBER: _builtins.int
     what: Global___CommandBindingNews.What.ValueType
     topic: _builtins.str
     subscription: _builtins.str
     epoch: _builtins.int
     mark_ledger_id: _builtins.int
     mark_entry_id: _builtins.int
+    reset_epoch: _builtins.int
+    """of MOVED: how often the cursor had been reset"""
     def __init__(
         self,
         *,
@@ -3823,10 +3826,11 @@ class CommandBindingNews(_message.Message):
         epoch: _builtins.int | None = ...,
         mark_ledger_id: _builtins.int | None = ...,
         mark_entry_id: _builtins.int | None = ...,
+        reset_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "reset_epoch", b"reset_epoch", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "mark_entry_id", b"mark_entry_id", "mark_ledger_id", b"mark_ledger_id", "reset_epoch", b"reset_epoch", "subscription", b"subscription", "topic", b"topic", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -431,6 +431,53 @@ def test_a_seek_is_the_owners_too() -> None:
     with_two(scenario)
 
 
+def test_what_the_owner_did_before_it_heard_of_a_seek_does_not_undo_it() -> None:
+    """What is told of it is on its way meanwhile."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(5)
+        links = two.links()
+        tells, merge = links._told, links.merge
+        on_their_way: list[tuple[Any, Any]] = []
+
+        def late(line: Any, news: Any) -> None:
+            if links.merge == merge:
+                on_their_way.append((line, news))
+            else:
+                tells(line, news)
+
+        async def after_the_news(*image: Any) -> int:
+            for each in on_their_way:
+                tells(*each)
+            on_their_way.clear()
+            return await merge(*image)
+
+        links._told = late  # type: ignore[method-assign]
+        peer = two.reading.peer()
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        two.owner.topic().subscription("s").expire(Position(1, 3))  # their time is over
+        await eventually(lambda: bool(on_their_way))
+        links.merge = after_the_news  # type: ignore[method-assign]
+        seek = BaseCommand(type=BaseCommand.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id = 1, 77
+        seek.seek.message_id.ledgerId, seek.seek.message_id.entryId = 1, 1
+        peer.tell(seek)
+        for _ in range(2):  # an answer, and that it is sent away
+            await peer.next()
+        assert (two.mark(), on_their_way) == (Position(1, 0), [])
+        await succeeded(peer, peer.subscribe(kind=EXCLUSIVE))
+        peer.flow(100)
+        assert await entries(peer, 4) == [1, 2, 3, 4]
+        two.owner.topic().subscription("s").expire(Position(1, 4))  # and what is told later counts
+        followed = two.reading.services.followed
+        assert followed is not None
+        topic = followed.find(NAME)
+        assert topic is not None
+        await eventually(lambda: topic.subscription("s").cursor.mark_delete == Position(1, 3))
+
+    with_two(scenario)
+
+
 def test_a_seek_at_the_owner_has_it_given_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a consumer that was here until the other broker got it, a moment ago. That one sent
     messages until it heard that what it serves is another's."""

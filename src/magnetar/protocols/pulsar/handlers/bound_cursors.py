@@ -67,8 +67,8 @@ class SessionBroker:
     def tell_asked(self, binding: Binding) -> None:
         self._tell(CommandBindingNews.ASKED, binding.epoch)
 
-    def tell_moved(self, binding: Binding, mark_delete: Position) -> None:
-        self._tell(CommandBindingNews.MOVED, binding.epoch, mark_delete)
+    def tell_moved(self, binding: Binding, mark_delete: Position, reset_epoch: int) -> None:
+        self._tell(CommandBindingNews.MOVED, binding.epoch, mark_delete, reset_epoch)
 
     def tell_closed(self, service_url: str = "") -> None:
         # Its next owner may be asked by another connection, and nothing is said by this one then.
@@ -89,6 +89,7 @@ class SessionBroker:
         what: CommandBindingNews.What.ValueType,
         epoch: int,
         mark_delete: Position | None = None,
+        reset_epoch: int | None = None,
     ) -> None:
         command = BaseCommand(type=BaseCommand.BINDING_NEWS)
         news = command.binding_news
@@ -96,6 +97,8 @@ class SessionBroker:
         news.topic, news.subscription = self._topic, self._subscription
         if mark_delete is not None:
             news.mark_ledger_id, news.mark_entry_id = mark_delete
+        if reset_epoch is not None:
+            news.reset_epoch = reset_epoch
         self._session.send_command(command)
 
 
