@@ -17,7 +17,8 @@ does it. The rules:
   give up. But for a cursor's: without one of its entries nobody can tell what was acknowledged, and
   its topic is not opened. It is marked as given up, and its cursor goes on from what can be read.
 
-Why: docs/adr/0225-a-ledger-is-closed-at-a-loss.md.
+Why: docs/adr/0225-a-ledger-is-closed-at-a-loss.md,
+docs/adr/0233-a-damaged-cursor-goes-on-from-what-can-be-read.md.
 """
 
 from __future__ import annotations
@@ -208,10 +209,7 @@ class GivingUp:
             await scan.run(layout.last_entry)
         return found
 
-
-    async def _look_inside(
-        self, metadata: LedgerMetadata, lost: Sequence[BookieId]
-    ) -> LossLook:
+    async def _look_inside(self, metadata: LedgerMetadata, lost: Sequence[BookieId]) -> LossLook:
         """At a cursor's closed ledger: each of its entries."""
         _check_cursors(metadata)
         end = metadata.last_entry_id
@@ -334,6 +332,6 @@ def _check_cursors(metadata: LedgerMetadata) -> None:
     if CURSOR_KEY not in dict(metadata.custom):
         raise LedgerClosedError(
             f"ledger {metadata.ledger_id} is closed, at entry {metadata.last_entry_id}: nothing "
-            "of it is to be given up. What bookies lack of it is repaired (magnetar ledger verify); "
-            "readers pass over what nobody can read"
+            "of it is to be given up. What bookies lack of it is repaired (magnetar ledger "
+            "verify); readers pass over what nobody can read"
         )

@@ -337,7 +337,7 @@ def test_a_length_that_is_damaged_is_not_read(tmp_path: Path) -> None:
         disk = CountingDisk()
         async with running(settings(tmp_path)) as bookie:
             entries = await flushed(bookie, 1, 3, 100)
-        (path,) = tmp_path.rglob("00000001.log")
+        (path,) = tmp_path.rglob("00000001.log")  # noqa: ASYNC240
         at = path.read_bytes().find(entries[1]) - 8
         with path.open("r+b") as file:
             file.seek(at)

@@ -304,7 +304,7 @@ def test_small_entries_count_with_what_they_cost_beside_their_bytes() -> None:
 
 
 def test_a_part_of_what_was_read_counts_with_all_that_it_keeps() -> None:
-    data = b"".join(encode_record_headers([bytes(1000)], 0) + [bytes(1000)]) * 50
+    data = b"".join([*encode_record_headers([bytes(1000)], 0), bytes(1000)]) * 50
     whole = RecordRun(data, [1008 * place for place in range(51)])
     cache = ReadCache(1 << 20)
     cache.put(1, 0, whole[:2])

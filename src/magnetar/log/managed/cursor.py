@@ -2,6 +2,8 @@
 
 What a cursor does is the same wherever it is kept: in a ledger (``CursorStore``), nowhere, as a
 reader's (``NullAckStore``), or by another process.
+
+What is read of a damaged one: docs/adr/0233-a-damaged-cursor-goes-on-from-what-can-be-read.md.
 """
 
 from __future__ import annotations
