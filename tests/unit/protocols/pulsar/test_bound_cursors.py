@@ -478,6 +478,43 @@ def test_what_the_owner_did_before_it_heard_of_a_seek_does_not_undo_it() -> None
     with_two(scenario)
 
 
+def test_what_was_asked_by_a_connection_that_broke_is_not_made_later() -> None:
+    """The client was told that it failed, and may want it no more, or has deleted it."""
+
+    async def scenario(two: Two) -> None:
+        await two.publish(1)
+        topics, opening, opened = two.owner.services.topics, asyncio.Event(), asyncio.Event()
+        get = topics.get
+        done: list[Any] = []
+
+        async def slowly(*wanted: Any, **how: Any) -> Any:
+            opening.set()
+            await opened.wait()
+            try:
+                return await get(*wanted, **how)
+            finally:
+                done.append(wanted)
+
+        links = two.links()
+        await links.open_topic(NAME, create=False)
+        topics.get = slowly  # type: ignore[method-assign]
+        start = Position(1, 0)
+        binding = asyncio.ensure_future(links.bind(NAME, "s", start, {}, lambda _: None))
+        await opening.wait()
+        for line in links._lines.values():
+            assert line.transport is not None
+            line.transport.abort()
+        with pytest.raises(ServiceNotReadyError):
+            await binding
+        await asyncio.sleep(0.05)
+        opened.set()
+        await eventually(lambda: bool(done))
+        await asyncio.sleep(0.05)
+        assert "s" not in two.owner.topic().subscriptions
+
+    with_two(scenario)
+
+
 def test_a_seek_at_the_owner_has_it_given_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a consumer that was here until the other broker got it, a moment ago. That one sent
     messages until it heard that what it serves is another's."""

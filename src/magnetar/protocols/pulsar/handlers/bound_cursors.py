@@ -165,6 +165,10 @@ async def _open(asked: BoundQuestion) -> None:
 async def _bind(asked: BoundQuestion) -> None:
     request, reply = asked.request, asked.reply
     properties = check_subscription(request.subscription, request.properties)
+    if asked.session.closed:
+        # Who asked was told that it failed, while the topic was opened here: made now, it would be
+        # a subscription that nobody wants any more.
+        raise ServiceNotReadyError(f"who asked for {request.subscription} is gone")
     lent = await asked.bindings.bind(
         asked.topic,
         request.subscription,
