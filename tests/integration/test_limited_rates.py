@@ -19,8 +19,9 @@ TOPIC = "persistent://public/default/limited"
 PATH = "/admin/v2/persistent/public/default/limited"
 COUNT = 150
 RATE = 50
-LEAST_S = COUNT / RATE - 1
-"""A burst of one second passes at once."""
+LEAST_S = COUNT / RATE - 1 - 0.2
+"""A burst of one second passes at once; and the time that the server goes by is that of the turn of
+its loop, which has begun earlier than the client's on a busy machine."""
 
 
 def client_of(platform: Standalone) -> pulsar.Client:
