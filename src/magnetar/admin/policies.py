@@ -215,13 +215,12 @@ class PolicyService:
 
 
 def _rate_in_force(field: str, policy: TopicPolicy) -> PublishRate | DispatchRate | SubscribeRate:
-    limit: RateLimit = getattr(policy.rates, OF_RATES[field])
-    messages, byte_count = limit.messages or NO_LIMIT, limit.byte_count or NO_LIMIT
+    said = _dispatch_in_force(getattr(policy.rates, OF_RATES[field]))
     if field == "publish_rate":
-        return PublishRate(messages, byte_count)
+        return PublishRate(said.messages, said.byte_count)
     if field == "subscribe_rate":
-        return SubscribeRate(messages, limit.period_s)
-    return _dispatch_in_force(limit)
+        return SubscribeRate(said.messages, said.period_s)
+    return said
 
 
 def _dispatch_in_force(limit: RateLimit) -> DispatchRate:

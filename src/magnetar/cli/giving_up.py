@@ -137,9 +137,11 @@ def _print_look(told: dict[str, Any]) -> None:
         _print_entries(told["unreadable"])
     else:
         _print_given_up(told)
-    if told["unreadable"] and not closed:
-        click.echo("before that nobody can read these; they stay in the ledger as lost entries:")
-        _print_entries(told["unreadable"])
+        if told["unreadable"]:
+            click.echo(
+                "before that nobody can read these; they stay in the ledger as lost entries:"
+            )
+            _print_entries(told["unreadable"])
     click.echo("nothing was changed. To give up what is named here, for good:")
     lost = "".join(f" --lost {bookie}" for bookie in told["lost"])
     click.echo(

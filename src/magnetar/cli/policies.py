@@ -36,6 +36,7 @@ from magnetar.cli.read_rules import rule_text, rules_body
 from magnetar.cli.rest import (
     RestClient,
     namespace_path,
+    subscription_segment,
     tenant_path,
     topic_path,
     url_option,
@@ -394,7 +395,7 @@ def remove_topic(topic: str, policies: tuple[str, ...], subscription: str | None
 def _of_topic(path: str, part: str, subscription: str | None = None) -> str:
     """``subscription``: whose rate of dispatch is meant."""
     if subscription is not None and part == TO_EACH:
-        return f"{path}/{quote(quote(subscription, safe=''), safe='')}/dispatchRate"
+        return f"{path}/{subscription_segment(subscription)}/dispatchRate"
     return f"{path}/{OF_TOPICS.get(part, part)}"
 
 

@@ -184,6 +184,11 @@ def tenant_path(tenant: str, root: str = "/admin/v2/namespaces") -> str:
     return f"{root}/{_quoted('tenant', tenant, tenant.split('/'), 'TENANT', 1)}"
 
 
+def subscription_segment(subscription: str) -> str:
+    """Quoted twice, as Pulsar's clients do: a segment, of a form field."""
+    return quote(quote(subscription, safe=""), safe="")
+
+
 def schema_path(topic: str) -> str:
     """``/admin/v2/schemas/...`` of a topic, given in the same ways."""
     return f"/admin/v2/schemas/{_segments(topic)}"

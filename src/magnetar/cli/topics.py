@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import click
 
 from magnetar.cli.output import binary, json_option, print_json, print_table
 from magnetar.cli.permissions import of_topics
 from magnetar.cli.policies import topic_policies
-from magnetar.cli.rest import RestClient, namespace_path, topic_path, url_option
+from magnetar.cli.rest import (
+    RestClient,
+    namespace_path,
+    subscription_segment,
+    topic_path,
+    url_option,
+)
 from magnetar.cli.times import ACCEPTED_UNITS, milliseconds
 from magnetar.model.errors import ConfigError
 from magnetar.model.ids import EARLIEST, LATEST
@@ -196,9 +202,9 @@ def expire(topic: str, subscription: str | None, older_than: str, url: str) -> N
     age_ms = milliseconds(older_than)
     if age_ms is None or not 0 <= age_ms <= AGE_MS_MAX:
         raise ConfigError(f"--older-than {older_than!r} cannot be used; accepted: {ACCEPTED_UNITS}")
-    # Twice, as Pulsar's clients do: a segment, of a form field.
-    name = quote(quote(subscription, safe=""), safe="") if subscription is not None else ""
-    whose = f"subscription/{name}" if subscription is not None else "all_subscription"
+    whose = "all_subscription"
+    if subscription is not None:
+        whose = f"subscription/{subscription_segment(subscription)}"
     seconds = -(-age_ms // 1000)
     RestClient(url).send_post(f"{topic_path(topic)}/{whose}/expireMessages/{seconds}")
     click.echo(f"expired what is {seconds} s old or older in {topic}")
@@ -218,7 +224,7 @@ def expire(topic: str, subscription: str | None, older_than: str, url: str) -> N
 def seek(topic: str, subscription: str, place: str, url: str) -> None:
     """Move a subscription of TOPIC: what comes next to it is at PLACE. Its consumers are sent away
     and come back."""
-    name = quote(quote(subscription, safe=""), safe="")
+    name = subscription_segment(subscription)
     path = f"{topic_path(topic)}/subscription/{name}/resetcursor"
     message_id = _place_of(place)
     if message_id is None:
@@ -243,7 +249,7 @@ def skip(topic: str, subscription: str, count: int | None, whole: bool, url: str
     """Take the next messages of a subscription of TOPIC for acknowledged."""
     if (count is None) != whole:
         raise ConfigError("how many is not said, or twice; accepted: --count N, or --all")
-    name = quote(quote(subscription, safe=""), safe="")
+    name = subscription_segment(subscription)
     part = "skip_all" if count is None else f"skip/{count}"
     RestClient(url).send_post(f"{topic_path(topic)}/subscription/{name}/{part}")
     what = "all messages" if count is None else f"{count} messages"

@@ -63,6 +63,17 @@ def origin(topic: str, **more: str) -> dict[str, str]:
     return {"REAL_TOPIC": f"persistent://public/default/{topic}", "RECONSUMETIMES": "3", **more}
 
 
+def to_copies(platform: Standalone, topic: str, folder: Path) -> MirrorOptions:
+    """Of ``topic``, to ``copy-topic`` of the same platform."""
+    return MirrorOptions(
+        (topic,),
+        service_url=platform.service_url,
+        to_service_url=platform.service_url,
+        prefix="copy-",
+        checkpoint=str(folder / "checkpoint"),
+    )
+
+
 def test_dead_letters_go_back_to_where_they_came_from(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
@@ -203,13 +214,7 @@ def test_topics_are_mirrored_and_gone_on_with(
     spark: SparkSession, platform: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
     dead_letters(client, topic, [(f"k{n}", {"n": str(n)}) for n in range(20)])
-    options = MirrorOptions(
-        (topic,),
-        service_url=platform.service_url,
-        to_service_url=platform.service_url,
-        prefix="copy-",
-        checkpoint=str(tmp_path / "checkpoint"),
-    )
+    options = to_copies(platform, topic, tmp_path)
     tried = run(MIRROR, options, JobContext(spark, dry_run=True))
     assert tried.by_topic == {f"persistent://public/default/copy-{topic}": 20}
     assert run(MIRROR, options, JobContext(spark)).copied == 20
@@ -275,13 +280,7 @@ def test_copies_are_read_by_the_schemas_that_wrote_them(
     publish_typed(client, topic, Late, [Late(name="b", more="m")])
     client.create_producer(topic).send(AvroSchema(Late).encode(Late(name="x", more="y")))
     publish_typed(client, topic, Early, [Early(name="c")])
-    options = MirrorOptions(
-        (topic,),
-        service_url=platform.service_url,
-        to_service_url=platform.service_url,
-        prefix="copy-",
-        checkpoint=str(tmp_path / "checkpoint"),
-    )
+    options = to_copies(platform, topic, tmp_path)
     report = run(MIRROR, options, JobContext(spark))
     assert (report.copied, report.of_unknown_versions, report.ok) == (4, 0, True)
     publish_typed(client, topic, Late, [Late(name="d", more="n")])
@@ -305,13 +304,7 @@ def test_copies_that_nobody_could_read_are_refused(
 ) -> None:
     publish_typed(client, topic, Early, [Early(name="a")])
     publish_typed(client, f"copy-{topic}", Other, [])
-    options = MirrorOptions(
-        (topic,),
-        service_url=platform.service_url,
-        to_service_url=platform.service_url,
-        prefix="copy-",
-        checkpoint=str(tmp_path / "checkpoint"),
-    )
+    options = to_copies(platform, topic, tmp_path)
     with pytest.raises(JobError, match=r"version 0 of its schema \(AVRO\) cannot be copied to"):
         run(MIRROR, options, JobContext(spark))
     assert not read(client, f"copy-{topic}")

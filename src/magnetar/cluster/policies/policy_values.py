@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 from magnetar.model.errors import InvalidPolicyError
 
 NUMBER_MAX: Final = 2**31 - 1
-BYTES_MAX: Final = 2**63 - 1
 """What Pulsar's clients have for numbers of minutes, seconds and megabytes."""
+BYTES_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

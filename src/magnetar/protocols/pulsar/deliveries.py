@@ -119,8 +119,9 @@ class SessionConsumer:
             ledger_id, entry_id, data = entry.ledger_id, entry.entry_id, entry.data
             offset = entry.payload_offset
             if data[offset : offset + 1] != PULSAR_BEGIN and is_batch(entry.payload):
-                work_left -= _weight(batch_work(entry.payload))
-                converted = self._converted_now(entry) if work_left >= 0 else None
+                work = batch_work(entry.payload)
+                work_left -= _weight(work)
+                converted = self._converted_now(entry, work) if work_left >= 0 else None
                 if converted is None:
                     put_off = self._put_off(entries[index:], counts, ack_sets)
                     break
@@ -190,10 +191,10 @@ class SessionConsumer:
         found = self._session.consumers.get(self.consumer_id)
         return found if found is not None and found.consumer.client is self else None
 
-    def _converted_now(self, entry: Entry) -> bytes | None:
+    def _converted_now(self, entry: Entry, work: EntryWork) -> bytes | None:
         """None if that takes longer than ``_weight`` says."""
         bytes_max = self._session.payload_bytes_max
-        if batch_work(entry.payload).certain:
+        if work.certain:
             return _converted(entry, bytes_max)
         try:
             found = pulsar_entry(entry.payload, uncompressed_bytes_max=BYTES_AT_ONCE)
@@ -202,9 +203,10 @@ class SessionConsumer:
         return found if len(found) <= bytes_max else None
 
     async def _converted(self, entry: Entry) -> bytes:
-        if _weight(batch_work(entry.payload)) <= TO_PULSAR.at_once:
+        work = batch_work(entry.payload)
+        if _weight(work) <= TO_PULSAR.at_once:
             await asyncio.sleep(0)
-            found = self._converted_now(entry)
+            found = self._converted_now(entry, work)
             if found is not None:
                 return found
         async with self._session.services.conversions:
