@@ -29,6 +29,8 @@
 #   make upgrade FROM=commit [BACK=1] [SEED=n]   the servers of such a cluster go from that commit of
 #                           this repository to this one, one after the other, or back, under clients of
 #                           Pulsar and Kafka; then judge (docs/operating.md); 4 minutes
+#   make moves [ROUNDS=n]   the brokers of such a cluster are ended in order, one after the other, 10
+#                           rounds, under clients of Kafka; then judge; 5 minutes
 #   make jobs               the jobs on Spark with real servers, long ones too (docs/jobs.md)
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
@@ -80,7 +82,7 @@ WITH_S3 := MAGNETAR_S3_SERVER=$(abspath $(S3_BIN))/moto_server
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos upgrade jobs tables failovers \
+.PHONY: help demo test test-pure pythons fuzz check sim sim-mutants scenarios prove interop chaos upgrade moves jobs tables failovers \
 	replacements \
 	churn damage damage-copies crashes power-cuts fire \
 	bench bench-peers pages proto clean java
@@ -179,6 +181,9 @@ upgrade: $(VENV)/.dev java
 	@test -n "$(FROM)" || { echo "make upgrade needs FROM: a commit of this repository"; exit 1; }
 	$(BIN)/python -m tests.chaos.upgrade --from $(FROM) $(if $(BACK),--back) \
 		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
+
+moves: $(VENV)/.dev java
+	$(BIN)/python -m tests.chaos.moves $(if $(ROUNDS),--rounds $(ROUNDS))
 
 jobs: $(VENV)/.dev java
 	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py \

@@ -26,6 +26,7 @@ def test_every_invariant_holds() -> None:
     # Acknowledged at acks=1, and in part lost with a leader.
     assert sum(o.alone for o in outcomes) > 20 * SEEDS
     assert sum(o.lost_alone for o in outcomes) > SEEDS
+    assert sum(o.whole for o in outcomes) > SEEDS
 
 
 def test_a_new_disk_is_filled_before_the_end_of_the_run() -> None:

@@ -707,9 +707,10 @@ class LogEpochs(Protocol):
         ...
 
     async def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that wrote something and is not later than ``epoch``, and the offset
-        where what it wrote ends: a reader of that epoch that is past it has read what is gone.
-        (-1, -1): there is none. Raises ``LogError``."""
+        """The largest epoch that wrote something and is not later than ``epoch``, and up to which
+        offset what readers were given in it is there: one that is past it has read what is gone.
+        From ``whole_since`` on that is the log's end, wherever the epoch's own batches end. (-1,
+        -1): there is none. Raises ``LogError``."""
         ...
 
 

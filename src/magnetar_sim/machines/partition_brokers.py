@@ -260,9 +260,7 @@ class SimBroker:
             self._waiting.clear()  # clients are told to look for the leader
             if self.replica.leader is not None:
                 self._note(f"leads epoch {state.leader_epoch} from {len(self.platter.visible)}")
-                self._checker.leads(
-                    (self.number, self.start), state.leader_epoch, self.platter.visible
-                )
+                self._checker.leads((self.number, self.start), state, self.platter.visible)
             elif self.replica.follower is not None:
                 self._note(f"follows {state.leader} in epoch {state.leader_epoch}")
                 self._asking = False

@@ -18,8 +18,10 @@ Always:
    waited for. It is lost only with a leader: whoever is elected next may lack it.
 8. One epoch has one leader and one content: batches of one offset and epoch are the same, and
    follow batches of the same epoch, wherever they lie.
-9. When the faults are over there is a leader (if any may be elected), all replicas are in sync
-   soon, and their logs are the same.
+9. What could be read in the epoch since which the log is said to be whole, or in a later one, is in
+   the log of whoever leads.
+10. When the faults are over there is a leader (if any may be elected), all replicas are in sync
+    soon, and their logs are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from magnetar.log.partition.replication.election import LiveBroker
-from magnetar.log.partition.replication.partition_state import NO_LEADER, PartitionState
+from magnetar.log.partition.replication.partition_state import NO_LEADER, NOT_KNOWN, PartitionState
 from magnetar_sim.world.scheduler import SimulationError
 
 
@@ -51,8 +53,11 @@ class PartitionChecker:
         self.lost_alone: set[int] = set()  # of those, what some later leader began without
         self.elections = 0
         self.consumed = 0
+        self.whole = 0
+        """How often somebody began to lead whose log was said to be whole."""
         self.cut = 0
         self._written: dict[tuple[int, int], tuple[int, int]] = {}
+        self._readable: dict[int, dict[int, SimBatch]] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
         self._high_watermarks: dict[tuple[int, int, int], int] = {}
 
@@ -67,12 +72,15 @@ class PartitionChecker:
                     f"offset {offset} of epoch {log[offset].epoch} is {found} and {entry}"
                 )
 
-    def leads(self, who: tuple[int, int], epoch: int, log: Sequence[SimBatch]) -> None:
+    def leads(self, who: tuple[int, int], state: PartitionState, log: Sequence[SimBatch]) -> None:
         """A start of a broker begins to lead."""
+        epoch = state.leader_epoch
         self.elections += 1
         if self._leaders.setdefault(epoch, who) != who:
             raise SimulationError(f"epoch {epoch} is led by {self._leaders[epoch]} and by {who}")
         self.lost_alone |= self._missing(self.alone, log)
+        if state.whole_since != NOT_KNOWN:
+            self._check_whole(state, log)
         if self.unclean:
             return
         for offset, batch in self.committed.items():
@@ -80,6 +88,16 @@ class PartitionChecker:
                 raise SimulationError(
                     f"broker {who[0]} leads epoch {epoch} without what is committed at {offset}"
                 )
+
+    def _check_whole(self, state: PartitionState, log: Sequence[SimBatch]) -> None:
+        for epoch in range(state.whole_since, state.leader_epoch):
+            for offset, batch in self._readable.get(epoch, {}).items():
+                if offset >= len(log) or log[offset] != batch:
+                    raise SimulationError(
+                        f"{batch} at {offset} could be read in epoch {epoch}, and is gone in "
+                        f"{state.leader_epoch}, whole since {state.whole_since}"
+                    )
+        self.whole += state.whole_since < state.leader_epoch
 
     def high_watermark(
         self,
@@ -95,7 +113,9 @@ class PartitionChecker:
         if offset < before:
             raise SimulationError(f"the high watermark of {who} goes back: {before}, {offset}")
         self._high_watermarks[who] = offset
+        readable = self._readable.setdefault(who[2], {})
         for at in range(before, offset):
+            readable[at] = log[at]
             if self.unclean:
                 self.committed[at] = log[at]
                 continue
@@ -162,8 +182,8 @@ class PartitionChecker:
         """The store goes from ``old`` to ``new``. ``ever``: all starts that were registered."""
         leader = (new.leader, new.leader_start)
         if leader == (old.leader, old.leader_start):
-            if new.leader_epoch != old.leader_epoch:
-                raise SimulationError(f"another epoch and the same leader: {new}")
+            if new.leader_epoch < old.leader_epoch:
+                raise SimulationError(f"an earlier epoch of the same leader: {old}, {new}")
             return
         if new.leader_epoch <= old.leader_epoch:
             raise SimulationError(f"another leader in epoch {new.leader_epoch}: {old}, {new}")

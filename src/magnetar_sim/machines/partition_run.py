@@ -42,6 +42,7 @@ class PartitionOutcome:
     consumed: int
     alone: int
     lost_alone: int
+    whole: int
     trace: tuple[str, ...]
 
 
@@ -65,6 +66,7 @@ def run_partition(seed: int, tracing: bool = False) -> PartitionOutcome:
         checker.consumed,
         len(checker.alone),
         len(checker.lost_alone),
+        checker.whole,
         tuple(scheduler.trace),
     )
 
@@ -78,7 +80,7 @@ class _PartitionRun:
         self.durable = rng.random() >= LOSSY_SHARE
         numbers = tuple(range(1, size + 1))
         members = tuple(Member(number, number) for number in numbers)
-        state = PartitionState(numbers, min_isr, isr=members)
+        state = PartitionState(numbers, min_isr, isr=members, whole_since=0)
         # The only replica goes on with what it has, if that is not all: nobody has more.
         self.checker = PartitionChecker(unclean or (size == 1 and not self.durable), self.durable)
         self.store = SimStateStore(scheduler, state, self.checker)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from magnetar.log.partition.replication import election
 from magnetar.log.partition.replication.election import LiveBroker
-from magnetar.log.partition.replication.partition_state import PartitionState
+from magnetar.log.partition.replication.partition_state import NO_LEADER, PartitionState
 from magnetar_sim.machines.partition_checkers import PartitionChecker
 from magnetar_sim.world.scheduler import Scheduler
 
 ANSWER_TICKS = 25
 LOOK_TICKS = 150
+OPENINGS_SHARE = 0.02
+"""Of the looks that find nothing to do: the leader's topic is opened anew."""
 
 
 class SimStateStore:
@@ -96,6 +98,8 @@ class SimController:
         following = election.elect(state, live, unclean=self._unclean)
         if following is None and rng.random() < 0.05:
             following = election.prefer(state, live)
+        if following is None and state.leader != NO_LEADER and rng.random() < OPENINGS_SHARE:
+            following = election.move(state, live, state.leader)
         if following is not None:
             chosen = following
             self._scheduler.after(rng.randint(1, ANSWER_TICKS), lambda: self._put(chosen, version))

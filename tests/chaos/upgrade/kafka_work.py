@@ -31,9 +31,9 @@ OUT: Final = "out"
 class Producing(threading.Thread):
     """Writes to each partition of one topic, with idempotence."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(name=f"producer of {topic}", daemon=True)
-        self.acknowledged: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self.acknowledged: list[list[int]] = [[] for _ in range(partitions)]
         self.refused: list[str] = []
         self.over = threading.Event()
         self._topic = topic
@@ -50,7 +50,7 @@ class Producing(threading.Thread):
     def run(self) -> None:
         number = 0
         while not self.over.wait(PAUSE_S):
-            for partition in range(PARTITIONS):
+            for partition in range(len(self.acknowledged)):
                 value = b"%d" % number
                 told = self._told(partition, number)
                 self._producer.produce(self._topic, value, partition=partition, on_delivery=told)
@@ -70,20 +70,19 @@ class Producing(threading.Thread):
 
 
 class Consuming(threading.Thread):
-    """A member of a group, which commits what it has had."""
+    """The only member of a group, which commits what it has had."""
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], protocol: str) -> None:
-        super().__init__(name=f"consumer, {protocol}", daemon=True)
+    def __init__(self, bootstrap: str, topics: Sequence[str], protocol: str, number: int) -> None:
+        super().__init__(name=f"group {protocol}-{number}", daemon=True)
         self.had: Counter[tuple[str, int, int]] = Counter()
         self.over = threading.Event()
         self.troubles: list[str] = []
-        self.protocol = protocol
         self._topics = topics
         self._consumer = confluent.Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "log_level": LOG_LEVEL,
-                "group.id": f"upgrade-{protocol}",
+                "group.id": f"{protocol}-{number}",
                 "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 500,
@@ -214,14 +213,21 @@ class _PipeClient(threading.Thread):
 
 
 class KafkaWork:
-    """All of it. Topics are made by ``start``."""
+    """All of it. Topics are made by ``start``. ``groups``: of each protocol."""
 
-    def __init__(self, bootstrap: str, replicas: int) -> None:
+    def __init__(
+        self, bootstrap: str, replicas: int, *, partitions: int = PARTITIONS, groups: int = 1
+    ) -> None:
         self._bootstrap = bootstrap
         self._replicas = replicas
+        self._partitions = partitions
         self._topics = [f"k-{engine}" for engine in ENGINES]
-        self.producers = [Producing(bootstrap, topic) for topic in self._topics]
-        self.consumers = [Consuming(bootstrap, self._topics, each) for each in GROUPS]
+        self.producers = [Producing(bootstrap, topic, partitions) for topic in self._topics]
+        self.consumers = [
+            Consuming(bootstrap, self._topics, protocol, number)
+            for protocol in GROUPS
+            for number in range(groups)
+        ]
         self.pipe = Piping(bootstrap, self._topics[1])
 
     def start(self) -> None:
@@ -232,7 +238,7 @@ class KafkaWork:
             config = {"magnetar.engine": engine}
             if copies > 1:
                 config["min.insync.replicas"] = "2"
-            new.append(NewTopic(topic, PARTITIONS, copies, config=config))
+            new.append(NewTopic(topic, self._partitions, copies, config=config))
         for made in admin.create_topics(new).values():
             made.result(WAIT_S)
         for each in (*self.producers, *self.consumers, self.pipe):
@@ -262,7 +268,7 @@ class KafkaWork:
             yield from consumer.troubles
             missing = wanted - consumer.had.keys()
             if missing:
-                yield f"group {consumer.protocol}: {len(missing)} missing, {sorted(missing)[:3]}"
+                yield f"{consumer.name}: {len(missing)} missing, {sorted(missing)[:3]}"
         yield from self._judge_logs(deadline_s + WAIT_S)
         for other in (*self.consumers, self.pipe):
             other.over.set()
@@ -314,7 +320,7 @@ class KafkaWork:
     def counts(self) -> dict[str, int]:
         return {
             "acknowledged": sum(len(n) for each in self.producers for n in each.acknowledged),
-            **{f"had by group {each.protocol}": each.had.total() for each in self.consumers},
+            **{f"had by {each.name}": each.had.total() for each in self.consumers},
             "transactions": self.pipe.committed,
             "aborted": self.pipe.aborted,
             "clients of the pipe that stood still": self.pipe.left,

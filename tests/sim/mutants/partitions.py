@@ -134,6 +134,11 @@ def _old_leader(state: PartitionState, live: election.Live, unclean: bool) -> Pa
     return _LED(state, live, unclean)
 
 
+def _whole_all_the_same(state: PartitionState, member: Member) -> PartitionState:
+    """Whoever is alone in sync has all that readers were given."""
+    return replace(state, isr=(member,), elr=())
+
+
 def _mutant(name: str, known: str, *changes: tuple[Any, str, Any]) -> Mutant:
     return Mutant(name, 1, known, _plant(*changes), SEEDS_MAX, partition=True)
 
@@ -198,6 +203,10 @@ PARTITIONS = (
     _mutant(
         "nobody is eligible beside the in-sync set", "KIP-966",
         (election, "_with_eligible", _no_eligible),
+    ),
+    _mutant(
+        "a log counts as whole after an unclean election", "KIP-320",
+        (election, "alone_in_sync", _whole_all_the_same),
     ),
     _mutant(
         "a disk that has forgotten counts as before", "KIP-966",

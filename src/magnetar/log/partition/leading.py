@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -25,7 +24,13 @@ import structlog
 from magnetar.log.partition.checkpoint_files import Partition
 from magnetar.log.partition.hosting import HostedReplica, PartitionHost, steady_ms
 from magnetar.log.partition.replication.cut_short import WAIT_MS, CutShort
-from magnetar.log.partition.replication.election import Live, LiveBroker, give_up, move
+from magnetar.log.partition.replication.election import (
+    Live,
+    LiveBroker,
+    alone_in_sync,
+    give_up,
+    move,
+)
 from magnetar.log.partition.replication.partition_state import Member, PartitionState
 from magnetar.log.partition.replication.state_store import StateStore, VersionedState
 from magnetar.log.policy import LogPolicy
@@ -208,7 +213,7 @@ class PartitionLeading:
                 broker=me.broker,
                 lineage=me.lineage,
             )
-            state = replace(state, isr=(Member(*me),), elr=())
+            state = alone_in_sync(state, Member(*me))
         leader = live.get(state.leader)
         alive = leader is not None and leader.start == state.leader_start
         if alive and state.leader != me.broker:

@@ -29,6 +29,10 @@ Rules:
   is there, and is then alone in sync. What it lacks is lost; that is off unless somebody says so.
 * Every change of the leader, to nobody too, has a new epoch: what an earlier one still sends is
   refused.
+* Who is in sync or eligible has all that readers were given, so that ``whole_since`` stays over any
+  election of such a replica, and ends with any other. It begins with the next epoch in which a
+  topic's owner leads (``move``), never with the election itself: a reader that knows of that one
+  alone has to find out what is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +41,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.partition_state import (
+    NO_LEADER,
+    NOT_KNOWN,
+    Member,
+    PartitionState,
+)
 
 
 class LiveBroker(NamedTuple):
@@ -116,10 +125,15 @@ def _led(state: PartitionState, live: Live, unclean: bool) -> PartitionState:
         for broker in candidates:
             if broker in live:
                 member = Member(broker, live[broker].lineage)
-                return _new_leader(replace(state, isr=(member,), elr=()), broker, live)
+                return _new_leader(alone_in_sync(state, member), broker, live)
     if state.leader == NO_LEADER:
         return state
     return replace(state, leader=NO_LEADER, leader_start=0, leader_epoch=state.leader_epoch + 1)
+
+
+def alone_in_sync(state: PartitionState, member: Member) -> PartitionState:
+    """With that one, which may lack what was committed."""
+    return replace(state, isr=(member,), elr=(), whole_since=NOT_KNOWN)
 
 
 def _candidates(state: PartitionState, live: Live) -> list[int]:
@@ -149,7 +163,9 @@ def give_up(
     found = elect(state, others) or state
     elr = tuple(member for member in found.elr if member.broker != broker)
     counted = [member for member in (*state.isr, *state.elr) if member.broker == broker]
-    if forgets and counted and (found.isr or elr):
+    if forgets and counted and not (found.isr or elr):
+        found = replace(found, whole_since=NOT_KNOWN)
+    elif forgets and counted:
         found = replace(found, elr=elr)
         if found.leader_epoch == state.leader_epoch and found.leader != NO_LEADER:
             found = _new_leader(found, found.leader, live)
@@ -198,11 +214,16 @@ def move(
     owns a topic leads it: what it wrote before, as an earlier owner, is of an earlier epoch.)"""
     found = elect(state, live, unclean=unclean) or state
     if found.leader == broker and found.leader_epoch > state.leader_epoch:
-        return found
+        return _whole(found)
     in_sync = [member for member in found.isr if member.broker == broker]
     if not in_sync or not _lives(in_sync[0], live):
         return None if found == state else found
-    return _new_leader(found, broker, live)
+    return _whole(_new_leader(found, broker, live))
+
+
+def _whole(state: PartitionState) -> PartitionState:
+    known = state.whole_since != NOT_KNOWN
+    return state if known else replace(state, whole_since=state.leader_epoch)
 
 
 def may_join(state: PartitionState, isr: Sequence[Member], live: Live) -> bool:

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from magnetar.model.errors import MetadataFormatError
 
 NO_LEADER: Final = -1
+NOT_KNOWN: Final = -1
 _VERSION: Final = 1
 
 
@@ -47,7 +48,9 @@ class PartitionState:
     ``elr``: replicas that left the in-sync set when it had become too small to commit, and so have
     all that is committed (KIP-966). ``unclean``: see ``election``. ``topic_id``: a UUID in
     hexadecimal digits, of this making of the topic: files of an earlier one of its name are none of
-    its own. ``guarded``: its id has a node of its own (``state_store``)."""
+    its own. ``guarded``: its id has a node of its own (``state_store``). ``whole_since``: what
+    could be read in that epoch, or in a later one, is not gone since; ``NOT_KNOWN``: there is no
+    such epoch, or who stored the state last did not know of this field."""
 
     replicas: tuple[int, ...]
     min_isr: int
@@ -59,6 +62,7 @@ class PartitionState:
     topic_id: str = ""
     unclean: bool = False
     guarded: bool = False
+    whole_since: int = NOT_KNOWN
 
     @property
     def least_in_sync(self) -> int:
@@ -95,6 +99,7 @@ def encode_state(state: PartitionState) -> bytes:
         "topic_id": state.topic_id,
         "unclean": state.unclean,
         "guarded": state.guarded,
+        "whole_since": state.whole_since,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -116,6 +121,7 @@ def decode_state(data: bytes, path: str) -> PartitionState:
             str(fields["topic_id"]),
             bool(fields.get("unclean", False)),  # states of before there was such a setting
             bool(fields.get("guarded", False)),  # states of before ids had nodes
+            int(fields.get("whole_since", NOT_KNOWN)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataFormatError(f"{path} holds no partition's state: {error!r}") from error

@@ -8,7 +8,6 @@ Invariants:
 * It takes part by the newest state that it has seen: one of an older version changes nothing.
 * It leads only the epoch for which this very start of its broker was elected.
 * Its high watermark is handed from part to part, and does not go back on the way.
-* Its log is cut while it follows only: all that it held in ``led_since``, or since, it holds.
 
 Transitions: ``isr_states.ROLE_TRANSITIONS``.
 
@@ -21,7 +20,12 @@ from magnetar.log.partition.leader_epochs import LeaderEpochs
 from magnetar.log.partition.replication.follower import PartitionFollower
 from magnetar.log.partition.replication.isr_states import NEXT_ROLE, RoleEvent, RoleState
 from magnetar.log.partition.replication.leader import PartitionLeader
-from magnetar.log.partition.replication.partition_state import NO_LEADER, Member, PartitionState
+from magnetar.log.partition.replication.partition_state import (
+    NO_LEADER,
+    NOT_KNOWN,
+    Member,
+    PartitionState,
+)
 
 
 class PartitionReplica:
@@ -39,8 +43,6 @@ class PartitionReplica:
         self.role = RoleState.IDLE
         self.leader: PartitionLeader | None = None
         self.follower: PartitionFollower | None = None
-        self.led_since = -1
-        """While it leads: the first of the epochs that it has led one after the other."""
         self._start = start
         self._version = -1
         self._epoch = -1
@@ -56,6 +58,12 @@ class PartitionReplica:
     def high_watermark(self) -> int:
         part = self.leader or self.follower
         return self._high_watermark if part is None else part.high_watermark
+
+    @property
+    def whole_since(self) -> int:
+        """What readers were given in that epoch, or in a later one, is there; of who leads."""
+        known = NOT_KNOWN if self.leader is None else self.leader.state.whole_since
+        return self._epoch if known == NOT_KNOWN else known
 
     def learnt(
         self,
@@ -81,12 +89,9 @@ class PartitionReplica:
                 self.leader.learnt(state)
             return False
         self._high_watermark = self.high_watermark
-        leads_on = self.leader is not None and state.leader_epoch == self._epoch + 1
         self._epoch = state.leader_epoch
         self.leader = self.follower = None
         if self.role is RoleState.LEADING:
-            if not leads_on:
-                self.led_since = state.leader_epoch
             self.leader = PartitionLeader(
                 self.me,
                 state,

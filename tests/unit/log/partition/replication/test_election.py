@@ -10,6 +10,7 @@ from magnetar.log.partition.replication.election import (
     LiveBroker,
     elect,
     give_up,
+    move,
     prefer,
     relieve,
     rescue,
@@ -17,6 +18,7 @@ from magnetar.log.partition.replication.election import (
 )
 from magnetar.log.partition.replication.partition_state import (
     NO_LEADER,
+    NOT_KNOWN,
     Member,
     PartitionState,
     decode_state,
@@ -74,6 +76,40 @@ def test_nobody_out_of_sync_is_elected_unless_it_is_said() -> None:
     assert found == state(1, isr=(TWO,), leader=2, leader_epoch=5)
     said = elect(state(1, isr=(ONE,), unclean=True), live(2, 3))
     assert said == state(1, isr=(TWO,), leader=2, leader_epoch=5, unclean=True)
+
+
+def led(found: PartitionState | None) -> tuple[int, int]:
+    assert found is not None
+    return found.leader, found.whole_since
+
+
+def test_what_readers_had_is_there_unless_whoever_lives_was_elected() -> None:
+    whole = state(1, isr=(ONE, TWO), whole_since=2)
+    assert led(elect(whole, live(2, 3))) == (2, 2), "in sync"
+    assert led(elect(state(isr=(ONE,), elr=(TWO, THREE), whole_since=2), live(3))) == (3, 2)
+    unclean = elect(whole, live(3), unclean=True)
+    assert unclean is not None
+    assert led(unclean) == (3, NOT_KNOWN)
+    again = elect(with_isr(unclean, [THREE, ONE]), live(1))
+    assert led(again) == (1, NOT_KNOWN), "what was lost stays lost"
+    owned = move(unclean, live(3), 3)
+    assert owned is not None
+    assert (owned.leader_epoch, *led(owned)) == (6, 3, 6)
+    assert led(move(owned, live(3), 3)) == (3, 6)
+
+
+def test_an_only_replica_that_has_forgotten_ends_what_is_whole() -> None:
+    only = PartitionState((1,), 1, isr=(ONE,), leader=1, leader_start=7, whole_since=2)
+    for forgets in (True, False):
+        assert led(give_up(only, ALL, 1, forgets=forgets))[1] == (NOT_KNOWN if forgets else 2)
+    assert led(elect(only, {1: LiveBroker(8, 99)})) == (1, NOT_KNOWN)
+
+
+def test_a_state_of_a_release_that_does_not_know_the_field_says_nothing() -> None:
+    whole = state(whole_since=2)
+    assert decode_state(encode_state(whole), "p") == whole
+    older = encode_state(whole).replace(b',"whole_since":2', b"")
+    assert decode_state(older, "p") == replace(whole, whole_since=NOT_KNOWN)
 
 
 def test_a_process_that_was_started_again_is_another_leader() -> None:

@@ -1,0 +1,76 @@
+"""End the brokers of a cluster in order, one after the other, again and again, under clients of
+Kafka: partitions change their leader, topics their owner; then judge.
+
+    python -m tests.chaos.moves [--rounds 10] [--folder out/moves]
+
+The cluster is that of ``tests.chaos.upgrade``, with this version alone, and so are clients and
+judge, with more partitions and groups: of what goes wrong in one of a thousand moves of a partition
+(a client that takes an answer for another than it is) two rounds of three partitions show nothing.
+
+Exit code 0: every promise held. All logs are in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.upgrade.__main__ import KAFKA_PORT, KafkaCluster
+from tests.chaos.upgrade.kafka_work import KafkaWork
+from tests.chaos.whole.__main__ import Teller
+from tests.chaos.whole.cluster import BROKERS, PORTS, ZOOKEEPERS
+from tests.chaos.whole.relays import Relays
+
+PARTITIONS: Final = 12
+GROUPS: Final = 3
+CALM_S: Final = 5.0
+SETTLE_S: Final = 4.0
+"""Between two brokers."""
+
+
+def run(rounds: int, folder: Path) -> int:
+    folder.mkdir(parents=True)
+    ports = {name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS}
+    say, links = Teller(folder), Relays(ports, ZOOKEEPERS)
+    links.start()
+    cluster = KafkaCluster(folder, links, False, say)
+    work = KafkaWork(cluster.bootstrap, len(BROKERS), partitions=PARTITIONS, groups=GROUPS)
+    troubles: list[str] = []
+    try:
+        cluster.start()
+        work.start()
+        time.sleep(CALM_S)
+        for number in range(rounds):
+            for name in BROKERS:
+                server = cluster.servers[name]
+                try:
+                    server.stop()
+                except RuntimeError as error:
+                    troubles.append(str(error))
+                server.begin()
+                server.wait_ready()
+                time.sleep(SETTLE_S)
+            say(f"round {number + 1} of {rounds}")
+        troubles += work.finish()
+    finally:
+        cluster.end()
+        links.end()
+    print("Kafka's clients:", work.counts)
+    print("\n".join(["FAIL", *troubles]) if troubles else "PASS")
+    return 1 if troubles else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--folder", type=Path, default=Path("out/moves"))
+    args = parser.parse_args(arguments)
+    return run(args.rounds, args.folder / time.strftime("%m%d-%H%M%S"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
