@@ -732,6 +732,11 @@ class Opening(Protocol):
 class LogProducers(Protocol):
     """The idempotent producers and transactions of a log that ``owns_sequences``."""
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether something of that producer is in the log: as it is now, without what is under
+        way."""
+        ...
+
     async def known(self) -> Sequence[KnownProducer]:
         """Raises ``LogError``."""
         ...

@@ -10,10 +10,11 @@ batch                                      verdict
 of an unknown producer                     new, whatever its sequence (its state has expired)
 of an older epoch than the producer's      ``StaleProducerEpochError``
 of a newer epoch, first sequence 0         new; what the older epoch sent is forgotten
-of a newer epoch, any other sequence       ``OutOfOrderSequenceError``
+of a newer epoch, any other sequence       ``SequenceGapError``
 one of those that are known                repeat
 follows the last one                       new
 of a known producer without batches        new (only markers are left of it)
+leaves some out                            ``SequenceGapError``
 any other                                  ``OutOfOrderSequenceError``
 =========================================  ==================================================
 
@@ -27,7 +28,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from magnetar.model.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from magnetar.model.errors import (
+    OutOfOrderSequenceError,
+    SequenceGapError,
+    StaleProducerEpochError,
+)
 from magnetar.wire.kafka.batches import BatchHeader
 
 BATCHES_KEPT: Final = 5
@@ -78,7 +83,8 @@ def find_repeated(header: BatchHeader, epoch: int, batches: Sequence[B]) -> B | 
             return None
         expected = (batches[-1].last_sequence + 1) % SEQUENCES
     if header.base_sequence != expected:
-        raise OutOfOrderSequenceError(
+        gap = 0 < (header.base_sequence - expected) % SEQUENCES < SEQUENCES // 2
+        raise (SequenceGapError if gap else OutOfOrderSequenceError)(
             f"producer {header.producer_id} of epoch {header.producer_epoch} sends sequence "
             f"{header.base_sequence}; {expected} comes next: what lies between was not stored"
         )

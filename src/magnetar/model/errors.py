@@ -292,6 +292,10 @@ class OutOfOrderSequenceError(PartitionError):
     """A batch does not continue its producer's sequence: one before it was not stored."""
 
 
+class SequenceGapError(OutOfOrderSequenceError):
+    """It leaves some out, which may come still."""
+
+
 class OpenTransactionError(PartitionError):
     """A producer sends a batch that is no part of its transaction, which is open there."""
 

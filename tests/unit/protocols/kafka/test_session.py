@@ -19,6 +19,7 @@ from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormat
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
+from magnetar.protocols.kafka.partitions import earlier_batches
 from magnetar.protocols.kafka.server import SWEEP_S
 from magnetar.protocols.kafka.session import FRAMES_PER_TURN, KafkaSession
 from magnetar.protocols.kafka.unread import LISTED_S
@@ -127,6 +128,13 @@ def test_a_topic_that_is_not_open_holds_back_what_comes_behind() -> None:
     run(scenario)
 
 
+@pytest.fixture
+def open_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch that left out some is waited for."""
+    monkeypatch.setattr(earlier_batches, "WAIT_S", 0.0)
+
+
+@pytest.mark.usefixtures("open_for_long")
 def test_a_repeat_is_answered_as_the_first_and_stored_once() -> None:
     async def scenario(world: KafkaWorld) -> None:
         peer, other = world.peer(), world.peer()
@@ -153,6 +161,7 @@ def test_a_repeat_is_answered_as_the_first_and_stored_once() -> None:
     run(scenario)
 
 
+@pytest.mark.usefixtures("open_for_long")
 def test_what_is_known_of_producers_is_read_from_the_log_again() -> None:
     """Over a reload of the topic, and after an append that failed."""
 
@@ -889,6 +898,7 @@ def test_what_waited_when_the_broker_ended_ends_the_connection() -> None:
     run(scenario)
 
 
+@pytest.mark.usefixtures("open_for_long")
 def test_a_damaged_entry_among_the_last_does_not_end_idempotent_producers() -> None:
     """All of them were refused for as long as it was among the last 10 000."""
 

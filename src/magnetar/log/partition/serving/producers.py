@@ -15,6 +15,11 @@ class PartitionProducers:
         self._hosted = hosted
         self._require_open = require_open
 
+    def knows(self, producer_id: int) -> bool:
+        """See the seam. The lane changes them meanwhile: one look, whose answer is right as of
+        before or after a change."""
+        return producer_id in self._hosted.source.producers.producers
+
     async def known(self) -> Sequence[KnownProducer]:
         """See the seam. In the lane, whose the states are."""
         self._require_open()

@@ -37,9 +37,11 @@ from magnetar.model.errors import (
     NotEnoughReplicasError,
     PartitionError,
     ProtocolError,
+    SequenceGapError,
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
+from magnetar.protocols.kafka.partitions.earlier_batches import EarlierBatches
 from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
 from magnetar.protocols.kafka.partitions.producer_states import (
     KnownBatch,
@@ -73,6 +75,7 @@ PLACES_KEPT: Final = 256
 TOUCH_S: Final = 1.0
 TOUCHES: Final = 10
 """In the time after which an idle topic is unloaded, if that is short."""
+MAY_COME: Final = "the one before it may be on its way: this log was opened a moment ago"
 NO_PART_OF_IT: Final = "the producer has a transaction open here, and the batch is no part of it"
 UNREAD_MAX: Final = 1000
 """So many entries of the log's end that cannot be read, each some questions to bookies, are enough:
@@ -141,6 +144,8 @@ class Partition:
         """By which clients fetch what the log holds; None: nobody has yet."""
         self._states = ProducerSequences()
         self._known = False
+        self._earlier: EarlierBatches | None = EarlierBatches(asyncio.get_running_loop().time())
+        """None: it has been open for long."""
         self._loading = asyncio.Lock()
         self._sequences_under_way = 0
         self._sequences_idle = asyncio.Event()
@@ -195,12 +200,15 @@ class Partition:
             batch = memoryview(appended_at(batch, self._now_ms()))
             header = read_batch_header(batch)
         known: KnownBatch | None = None
+        if header.producer_id >= 0 and self._earlier is not None and self._first_is_missing(header):
+            told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=MAY_COME))
+            return 0
         if header.producer_id >= 0 and not self.log.owns_sequences:
             assert self._known, "know_producers comes first"
             try:
                 known = self._states.check(header)
             except PartitionError as error:
-                told(Produced(error_code(error), why=str(error)))
+                told(self._refusal(error))
                 return 0
             if known is not None:
                 self._answer_repeat(known, told)
@@ -226,6 +234,21 @@ class Partition:
             batch, _Appending(header, len(batch), Stamp(), told, known, awaits_all=awaits_all)
         )
         return len(batch)
+
+    def _first_is_missing(self, header: BatchHeader) -> bool:
+        if self._earlier is None or not self._earlier.may_come(self._loop.time()):
+            self._earlier = None
+            return False
+        producers = self.log.producers
+        known = self._states.knows if producers is None else producers.knows
+        return self._earlier.first_is_missing(header, known)
+
+    def _refusal(self, error: MagnetarError, header: BatchHeader | None = None) -> Produced:
+        """Of one batch. ``header``: nothing behind it is to come before it."""
+        earlier = self._earlier if isinstance(error, SequenceGapError) else None
+        if earlier is not None and earlier.may_come(self._loop.time()):
+            return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=f"{error}; {MAY_COME}")
+        return Produced(error_code(error), why=str(error), header=header)
 
     def _has_open(self, producer_id: int) -> bool:
         """A transaction. (What owns its sequences looks itself: ``partition.producer_states``.)"""
@@ -296,7 +319,7 @@ class Partition:
             if is_part(what.header):
                 self.transactions.doubt()
             again = what.header if isinstance(error, NotEnoughReplicasError) else None
-            what.told(Produced(error_code(error), why=str(error), header=again))
+            what.told(self._refusal(error, again))
             return
         self._known = False
         self._states.forget()

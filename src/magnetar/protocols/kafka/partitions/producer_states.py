@@ -79,6 +79,9 @@ class ProducerSequences:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
     def check(self, header: BatchHeader) -> KnownBatch | None:
         """The batch that it repeats; None if it is new. Raises ``OutOfOrderSequenceError``,
         ``StaleProducerEpochError``."""
