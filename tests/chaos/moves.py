@@ -1,8 +1,9 @@
 """End the brokers of a cluster in order, one after the other, again and again, under clients of
 Kafka: partitions change their leader, topics their owner; then judge.
 
-    python -m tests.chaos.moves [--rounds 10] [--folder out/moves]
+    python -m tests.chaos.moves [--rounds 10] [--killed] [--folder out/moves]
 
+``--killed``: by ``kill -9``, and begun again before its session has ended, or after it.
 The cluster is that of ``tests.chaos.upgrade``, with this version alone, and so are clients and
 judge, with more partitions and groups: of what goes wrong in one of a thousand moves of a partition
 (a client that takes an answer for another than it is) two rounds of three partitions show nothing.
@@ -13,6 +14,7 @@ Exit code 0: every promise held. All logs are in the folder.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -24,15 +26,18 @@ from tests.chaos.upgrade.kafka_work import KafkaWork
 from tests.chaos.whole.__main__ import Teller
 from tests.chaos.whole.cluster import BROKERS, PORTS, ZOOKEEPERS
 from tests.chaos.whole.relays import Relays
+from tests.chaos.whole.servers import Server
 
 PARTITIONS: Final = 12
 GROUPS: Final = 3
 CALM_S: Final = 5.0
 SETTLE_S: Final = 4.0
 """Between two brokers."""
+KILLED_S: Final = (0.2, 7.0, 1.0, 3.0)
+"""How long one is away, in turns."""
 
 
-def run(rounds: int, folder: Path) -> int:
+def run(rounds: int, killed: bool, folder: Path) -> int:
     folder.mkdir(parents=True)
     ports = {name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS}
     say, links = Teller(folder), Relays(ports, ZOOKEEPERS)
@@ -40,6 +45,7 @@ def run(rounds: int, folder: Path) -> int:
     cluster = KafkaCluster(folder, links, False, say)
     work = KafkaWork(cluster.bootstrap, len(BROKERS), partitions=PARTITIONS, groups=GROUPS)
     troubles: list[str] = []
+    away_s = itertools.cycle(KILLED_S)
     try:
         cluster.start()
         work.start()
@@ -47,10 +53,11 @@ def run(rounds: int, folder: Path) -> int:
         for number in range(rounds):
             for name in BROKERS:
                 server = cluster.servers[name]
-                try:
-                    server.stop()
-                except RuntimeError as error:
-                    troubles.append(str(error))
+                if killed:
+                    server.kill()
+                    time.sleep(next(away_s))
+                else:
+                    troubles += _ended(server)
                 server.begin()
                 server.wait_ready()
                 time.sleep(SETTLE_S)
@@ -64,12 +71,22 @@ def run(rounds: int, folder: Path) -> int:
     return 1 if troubles else 0
 
 
+def _ended(server: Server) -> list[str]:
+    """In order; what was wrong with it."""
+    try:
+        server.stop()
+    except RuntimeError as error:
+        return [str(error)]
+    return []
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--killed", action="store_true", help="by kill -9, not in order")
     parser.add_argument("--folder", type=Path, default=Path("out/moves"))
     args = parser.parse_args(arguments)
-    return run(args.rounds, args.folder / time.strftime("%m%d-%H%M%S"))
+    return run(args.rounds, args.killed, args.folder / time.strftime("%m%d-%H%M%S"))
 
 
 if __name__ == "__main__":
