@@ -30,8 +30,8 @@
 #                           this repository to this one, one after the other, or back, under clients of
 #                           Pulsar and Kafka; then judge (docs/operating.md); 4 minutes
 #   make moves [ROUNDS=n] [KILLED=1]   the brokers of such a cluster are ended in order (or killed),
-#                           one after the other, 10 rounds, under clients of Kafka; then judge;
-#                           5 minutes
+#                           one after the other, 10 rounds, under clients of Pulsar and Kafka; then
+#                           judge; 5 minutes
 #   make jobs               the jobs on Spark with real servers, long ones too (docs/jobs.md)
 #   make failovers          50 topics, 30 times kill -9 of a broker; then count, and for how long
 #   make replacements [KILLS=n] [SEED=n]   20 times kill -9 of the read-only broker that serves a
@@ -184,7 +184,8 @@ upgrade: $(VENV)/.dev java
 		$(if $(SEED),--seed $(SEED)) $(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
 
 moves: $(VENV)/.dev java
-	$(BIN)/python -m tests.chaos.moves $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KILLED),--killed)
+	$(BIN)/python -m tests.chaos.moves $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KILLED),--killed) \
+		$(if $(KEPT),--java $(abspath $(KEPT))/pulsar)
 
 jobs: $(VENV)/.dev java
 	$(BIN)/python -m pytest -m "not peer" tests/integration/spark/test_audit.py \

@@ -1,12 +1,13 @@
-"""End the brokers of a cluster in order, one after the other, again and again, under clients of
-Kafka: partitions change their leader, topics their owner; then judge.
+"""End the brokers of a cluster in order, one after the other, again and again, under official
+clients: partitions change their leader, topics their owner; then judge.
 
-    python -m tests.chaos.moves [--rounds 10] [--killed] [--folder out/moves]
+    python -m tests.chaos.moves [--rounds 10] [--killed] [--java DIR] [--folder out/moves]
 
 ``--killed``: by ``kill -9``, and begun again before its session has ended, or after it.
 The cluster is that of ``tests.chaos.upgrade``, with this version alone, and so are clients and
-judge, with more partitions and groups: of what goes wrong in one of a thousand moves of a partition
-(a client that takes an answer for another than it is) two rounds of three partitions show nothing.
+judges, with more partitions and groups: of what goes wrong in one of a thousand moves of a
+partition (a client that takes an answer for another than it is) two rounds of three partitions show
+nothing.
 
 Exit code 0: every promise held. All logs are in the folder.
 """
@@ -21,12 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.upgrade.__main__ import KAFKA_PORT, KafkaCluster
+from tests.chaos.upgrade.__main__ import KAFKA_PORT, KafkaCluster, finish
 from tests.chaos.upgrade.kafka_work import KafkaWork
 from tests.chaos.whole.__main__ import Teller
 from tests.chaos.whole.cluster import BROKERS, PORTS, ZOOKEEPERS
 from tests.chaos.whole.relays import Relays
 from tests.chaos.whole.servers import Server
+from tests.chaos.whole.workload import Workload
 
 PARTITIONS: Final = 12
 GROUPS: Final = 3
@@ -37,17 +39,19 @@ KILLED_S: Final = (0.2, 7.0, 1.0, 3.0)
 """How long one is away, in turns."""
 
 
-def run(rounds: int, killed: bool, folder: Path) -> int:
+def run(rounds: int, killed: bool, java: Path | None, folder: Path) -> int:
     folder.mkdir(parents=True)
     ports = {name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS}
     say, links = Teller(folder), Relays(ports, ZOOKEEPERS)
     links.start()
     cluster = KafkaCluster(folder, links, False, say)
+    workload = Workload(cluster.service_url, folder, java)
     work = KafkaWork(cluster.bootstrap, len(BROKERS), partitions=PARTITIONS, groups=GROUPS)
     troubles: list[str] = []
     away_s = itertools.cycle(KILLED_S)
     try:
         cluster.start()
+        workload.start(say)
         work.start()
         time.sleep(CALM_S)
         for number in range(rounds):
@@ -63,7 +67,9 @@ def run(rounds: int, killed: bool, folder: Path) -> int:
                 time.sleep(SETTLE_S)
             say(f"round {number + 1} of {rounds}")
         troubles += work.finish()
+        troubles += finish(cluster, workload, folder, say, java is not None)
     finally:
+        workload.kill()
         cluster.end()
         links.end()
     print("Kafka's clients:", work.counts)
@@ -84,9 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--killed", action="store_true", help="by kill -9, not in order")
+    parser.add_argument("--java", type=Path, help="where Java's client was fetched to")
     parser.add_argument("--folder", type=Path, default=Path("out/moves"))
     args = parser.parse_args(arguments)
-    return run(args.rounds, args.killed, args.folder / time.strftime("%m%d-%H%M%S"))
+    return run(args.rounds, args.killed, args.java, args.folder / time.strftime("%m%d-%H%M%S"))
 
 
 if __name__ == "__main__":

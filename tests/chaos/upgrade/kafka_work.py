@@ -106,7 +106,8 @@ class Piping(threading.Thread):
 
     A client that stands still is left for a new one with the same transactional id: librdkafka
     (2.16 too) waits for ever, past the time it is given, where a broker that coordinates the group
-    leaves the cluster's metadata within ``send_offsets_to_transaction`` (its issues 5456, 5511)."""
+    leaves the cluster's metadata within ``send_offsets_to_transaction`` (its issues 5456, 5511).
+    One that goes on after all, when its transaction has been aborted by time, has been fenced."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="pipe", daemon=True)
@@ -123,8 +124,8 @@ class Piping(threading.Thread):
             while client.is_alive() and not client.stands_still:
                 client.join(0.5)
             if client.is_alive():
-                self.left += 1
                 client.leave()
+            self.left += client.left
 
 
 class _PipeClient(threading.Thread):
@@ -134,7 +135,7 @@ class _PipeClient(threading.Thread):
         super().__init__(name="pipe's client", daemon=True)
         self._pipe = pipe
         self._topic = topic
-        self._left = False
+        self.left = False
         self._begun_s = time.monotonic()
         self._consumer = confluent.Consumer(
             {
@@ -163,7 +164,7 @@ class _PipeClient(threading.Thread):
 
     def leave(self) -> None:
         """Its partitions go to the next one."""
-        self._left = True
+        self.left = True
         self._consumer.close()
 
     def run(self) -> None:
@@ -178,8 +179,19 @@ class _PipeClient(threading.Thread):
                     self._pass_on(found)
             self._consumer.close()
         except (confluent.KafkaException, RuntimeError) as error:  # a consumer that was closed
-            if not self._left:
+            if self.left:
+                return
+            if self._is_late(error):
+                self.leave()
+            else:
                 pipe.troubles.append(f"pipe: {error}")
+
+    def _is_late(self, error: Exception) -> bool:
+        """Its transaction was over, by time, before it said so."""
+        if not isinstance(error, confluent.KafkaException):
+            return False
+        fenced = error.args[0].code() == confluent.KafkaError._FENCED
+        return fenced and time.monotonic() - self._begun_s > TRANSACTION_S
 
     def _pass_on(self, found: Sequence[Any]) -> None:
         self._producer.begin_transaction()
