@@ -19,7 +19,7 @@ from magnetar.model.errors import EntryDamagedError, LedgerError, MetadataFormat
 from magnetar.model.ids import Position
 from magnetar.protocols.kafka.handlers import fetch
 from magnetar.protocols.kafka.handlers.fetch import LOST_WAIT_S
-from magnetar.protocols.kafka.partitions import earlier_batches
+from magnetar.protocols.kafka.partitions import early_batches
 from magnetar.protocols.kafka.server import SWEEP_S
 from magnetar.protocols.kafka.session import FRAMES_PER_TURN, KafkaSession
 from magnetar.protocols.kafka.unread import LISTED_S
@@ -131,7 +131,7 @@ def test_a_topic_that_is_not_open_holds_back_what_comes_behind() -> None:
 @pytest.fixture
 def open_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch that left out some is waited for."""
-    monkeypatch.setattr(earlier_batches, "WAIT_S", 0.0)
+    monkeypatch.setattr(early_batches, "WAIT_S", 0.0)
 
 
 @pytest.mark.usefixtures("open_for_long")

@@ -41,7 +41,7 @@ from magnetar.model.errors import (
     ServiceNotReadyError,
 )
 from magnetar.model.ids import Position
-from magnetar.protocols.kafka.partitions.earlier_batches import EarlierBatches
+from magnetar.protocols.kafka.partitions.early_batches import EarlyBatches
 from magnetar.protocols.kafka.partitions.partition_transactions import PartitionTransactions
 from magnetar.protocols.kafka.partitions.producer_states import (
     KnownBatch,
@@ -144,7 +144,7 @@ class Partition:
         """By which clients fetch what the log holds; None: nobody has yet."""
         self._states = ProducerSequences()
         self._known = False
-        self._earlier: EarlierBatches | None = EarlierBatches(asyncio.get_running_loop().time())
+        self._early: EarlyBatches | None = EarlyBatches(asyncio.get_running_loop().time())
         """None: it has been open for long."""
         self._loading = asyncio.Lock()
         self._sequences_under_way = 0
@@ -200,7 +200,7 @@ class Partition:
             batch = memoryview(appended_at(batch, self._now_ms()))
             header = read_batch_header(batch)
         known: KnownBatch | None = None
-        if header.producer_id >= 0 and self._earlier is not None and self._first_is_missing(header):
+        if header.producer_id >= 0 and self._early is not None and self._first_is_missing(header):
             told(Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=MAY_COME))
             return 0
         if header.producer_id >= 0 and not self.log.owns_sequences:
@@ -236,17 +236,17 @@ class Partition:
         return len(batch)
 
     def _first_is_missing(self, header: BatchHeader) -> bool:
-        if self._earlier is None or not self._earlier.may_come(self._loop.time()):
-            self._earlier = None
+        if self._early is None or not self._early.may_come(self._loop.time()):
+            self._early = None
             return False
         producers = self.log.producers
         known = self._states.knows if producers is None else producers.knows
-        return self._earlier.first_is_missing(header, known)
+        return self._early.first_is_missing(header, known)
 
     def _refusal(self, error: MagnetarError, header: BatchHeader | None = None) -> Produced:
         """Of one batch. ``header``: nothing behind it is to come before it."""
-        earlier = self._earlier if isinstance(error, SequenceGapError) else None
-        if earlier is not None and earlier.may_come(self._loop.time()):
+        early = self._early if isinstance(error, SequenceGapError) else None
+        if early is not None and early.may_come(self._loop.time()):
             return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=f"{error}; {MAY_COME}")
         return Produced(error_code(error), why=str(error), header=header)
 

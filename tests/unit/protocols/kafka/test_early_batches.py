@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.cluster.topic_name import parse_topic
 from magnetar.model.errors import OutOfOrderSequenceError, SequenceGapError
-from magnetar.protocols.kafka.partitions import earlier_batches
-from magnetar.protocols.kafka.partitions.earlier_batches import WAIT_S, EarlierBatches
+from magnetar.protocols.kafka.partitions import early_batches
+from magnetar.protocols.kafka.partitions.early_batches import WAIT_S, EarlyBatches
 from magnetar.wire.kafka.apis import ApiKey
 from magnetar.wire.kafka.batches import BatchHeader
 from magnetar.wire.kafka.errors import ErrorCode
@@ -22,13 +22,13 @@ def header(sequence: int, producer_id: int = 7) -> BatchHeader:
 
 
 def test_only_a_producer_that_nobody_knows_waits_for_its_first_batch() -> None:
-    earlier = EarlierBatches(10.0)
-    assert earlier.may_come(10.0)
-    assert not earlier.may_come(10.0 + WAIT_S)
-    assert earlier.first_is_missing(header(3), lambda _: False)
-    assert not earlier.first_is_missing(header(0), lambda _: False)
-    assert not earlier.first_is_missing(header(3), lambda _: False), "the first one is under way"
-    assert not earlier.first_is_missing(header(9, producer_id=8), lambda each: each == 8)
+    early = EarlyBatches(10.0)
+    assert early.may_come(10.0)
+    assert not early.may_come(10.0 + WAIT_S)
+    assert early.first_is_missing(header(3), lambda _: False)
+    assert not early.first_is_missing(header(0), lambda _: False)
+    assert not early.first_is_missing(header(3), lambda _: False), "the first one is under way"
+    assert not early.first_is_missing(header(9, producer_id=8), lambda each: each == 8)
 
 
 async def sent(peer: KafkaPeer, sequence: int, epoch: int = 0) -> ErrorCode:
@@ -64,7 +64,7 @@ def test_a_log_that_has_been_open_for_long_says_what_is_missing(
         assert await sent(peer, 7) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert await sent(peer, 6) is ErrorCode.NONE
 
-    monkeypatch.setattr(earlier_batches, "WAIT_S", 0.0)
+    monkeypatch.setattr(early_batches, "WAIT_S", 0.0)
     run(scenario)
 
 

@@ -24,7 +24,7 @@ WAIT_S: Final = 3.0
 """Clients try again after 100 ms (``retry.backoff.ms``), and after a second at most."""
 
 
-class EarlierBatches:
+class EarlyBatches:
     """Of a log that was opened at ``opened_s``."""
 
     def __init__(self, opened_s: float) -> None:
