@@ -22,12 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.upgrade.__main__ import KAFKA_PORT, KafkaCluster, finish
+from tests.chaos.upgrade.__main__ import ALL_PORTS, KafkaCluster, ended, finish
 from tests.chaos.upgrade.kafka_work import KafkaWork
 from tests.chaos.whole.__main__ import Teller
-from tests.chaos.whole.cluster import BROKERS, PORTS, ZOOKEEPERS
+from tests.chaos.whole.cluster import BROKERS, ZOOKEEPERS
 from tests.chaos.whole.relays import Relays
-from tests.chaos.whole.servers import Server
 from tests.chaos.whole.workload import Workload
 
 PARTITIONS: Final = 12
@@ -41,8 +40,7 @@ KILLED_S: Final = (0.2, 7.0, 1.0, 3.0)
 
 def run(rounds: int, killed: bool, java: Path | None, folder: Path) -> int:
     folder.mkdir(parents=True)
-    ports = {name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS}
-    say, links = Teller(folder), Relays(ports, ZOOKEEPERS)
+    say, links = Teller(folder), Relays(ALL_PORTS, ZOOKEEPERS)
     links.start()
     cluster = KafkaCluster(folder, links, False, say)
     workload = Workload(cluster.service_url, folder, java)
@@ -61,7 +59,7 @@ def run(rounds: int, killed: bool, java: Path | None, folder: Path) -> int:
                     server.kill()
                     time.sleep(next(away_s))
                 else:
-                    troubles += _ended(server)
+                    troubles += ended(server)
                 server.begin()
                 server.wait_ready()
                 time.sleep(SETTLE_S)
@@ -75,15 +73,6 @@ def run(rounds: int, killed: bool, java: Path | None, folder: Path) -> int:
     print("Kafka's clients:", work.counts)
     print("\n".join(["FAIL", *troubles]) if troubles else "PASS")
     return 1 if troubles else 0
-
-
-def _ended(server: Server) -> list[str]:
-    """In order; what was wrong with it."""
-    try:
-        server.stop()
-    except RuntimeError as error:
-        return [str(error)]
-    return []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,6 +34,11 @@ def test_a_new_disk_is_filled_before_the_end_of_the_run() -> None:
     assert run_partition(20261127900234).failure is None
 
 
+def test_a_topic_is_not_opened_anew_under_the_last_value() -> None:
+    """Whoever waited for it was sent to look for the leader, and sent nothing more."""
+    assert run_partition(20261129702811).failure is None
+
+
 def test_a_seed_repeats_its_run_exactly() -> None:
     for seed in range(5):
         assert run_partition(seed, tracing=True) == run_partition(seed, tracing=True)

@@ -62,6 +62,11 @@ class SentBatch(Protocol):
     def last_sequence(self) -> int: ...
 
 
+def is_behind(sequence: int, other: int) -> bool:
+    """Whether it comes after the other; they go round."""
+    return 0 < (sequence - other) % SEQUENCES < SEQUENCES // 2
+
+
 B = TypeVar("B", bound=SentBatch)
 
 
@@ -83,7 +88,7 @@ def find_repeated(header: BatchHeader, epoch: int, batches: Sequence[B]) -> B | 
             return None
         expected = (batches[-1].last_sequence + 1) % SEQUENCES
     if header.base_sequence != expected:
-        gap = 0 < (header.base_sequence - expected) % SEQUENCES < SEQUENCES // 2
+        gap = is_behind(header.base_sequence, expected)
         raise (SequenceGapError if gap else OutOfOrderSequenceError)(
             f"producer {header.producer_id} of epoch {header.producer_epoch} sends sequence "
             f"{header.base_sequence}; {expected} comes next: what lies between was not stored"

@@ -9,7 +9,7 @@
 4. A consumer is given what is committed, and nothing else.
 5. An election picks a replica in sync, or, when none of those lives, an eligible one, of the
    lineage that it was counted with. Another leader, or the same one started again, has a larger
-   epoch.
+   epoch; so has one whose topic is opened anew, of which nothing else changes.
 6. A follower never cuts what it knew to be committed.
 
 Always:
@@ -27,6 +27,7 @@ Always:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from magnetar.log.partition.replication.election import LiveBroker
@@ -182,8 +183,9 @@ class PartitionChecker:
         """The store goes from ``old`` to ``new``. ``ever``: all starts that were registered."""
         leader = (new.leader, new.leader_start)
         if leader == (old.leader, old.leader_start):
-            if new.leader_epoch < old.leader_epoch:
-                raise SimulationError(f"an earlier epoch of the same leader: {old}, {new}")
+            opened = replace(old, leader_epoch=old.leader_epoch + 1, whole_since=new.whole_since)
+            if new.leader_epoch != old.leader_epoch and new != opened:
+                raise SimulationError(f"another epoch and the same leader: {old}, {new}")
             return
         if new.leader_epoch <= old.leader_epoch:
             raise SimulationError(f"another leader in epoch {new.leader_epoch}: {old}, {new}")

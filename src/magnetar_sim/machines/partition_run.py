@@ -97,7 +97,8 @@ class _PartitionRun:
             broker.sync_ticks = rng.choice((2, 10, 40))
             broker.boot()
         self.controllers = [
-            SimController(self.store, ENDS_AT, unclean) for _ in range(rng.choice((1, 1, 2)))
+            SimController(self.store, ENDS_AT, unclean, HEALED_AT)
+            for _ in range(rng.choice((1, 1, 2)))
         ]
         scheduler.note(
             "run",

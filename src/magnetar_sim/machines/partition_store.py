@@ -72,10 +72,11 @@ def _told(state: PartitionState) -> str:
 class SimController:
     """Looks when something has changed, and now and then; stores what follows, some time later."""
 
-    def __init__(self, store: SimStateStore, until: int, unclean: bool) -> None:
+    def __init__(self, store: SimStateStore, until: int, unclean: bool, opens_until: int) -> None:
         self._store = store
         self._scheduler = store.scheduler
         self._until = until
+        self._opens_until = opens_until
         self._unclean = unclean
         self._planned = False
         store.watchers.append(self._plan)
@@ -98,7 +99,8 @@ class SimController:
         following = election.elect(state, live, unclean=self._unclean)
         if following is None and rng.random() < 0.05:
             following = election.prefer(state, live)
-        if following is None and state.leader != NO_LEADER and rng.random() < OPENINGS_SHARE:
+        opens = store.scheduler.now < self._opens_until and state.leader != NO_LEADER
+        if following is None and opens and rng.random() < OPENINGS_SHARE:
             following = election.move(state, live, state.leader)
         if following is not None:
             chosen = following

@@ -34,10 +34,14 @@ from tests.chaos.whole.gaps import InForce, acknowledgement_times, by_kind
 from tests.chaos.whole.history import read_folder
 from tests.chaos.whole.modes import topics as topics_of
 from tests.chaos.whole.relays import Relays
+from tests.chaos.whole.servers import Server
 from tests.chaos.whole.workload import Workload
 
 ROOT: Final = Path(__file__).parents[3]
 KAFKA_PORT: Final = 9092
+ALL_PORTS: Final = {
+    name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS
+}
 SETTLE_S: Final = 5.0
 """Between two servers; their sessions and topics have come back long before."""
 KILLED_S: Final = 3.0
@@ -62,6 +66,15 @@ class KafkaCluster(Cluster):
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{self.network.told(name)}:{KAFKA_PORT}" for name in BROKERS)
+
+
+def ended(server: Server) -> list[str]:
+    """In order; what was wrong with it."""
+    try:
+        server.stop()
+    except RuntimeError as error:
+        return [str(error)]
+    return []
 
 
 def export(commit: str, folder: Path) -> Path:
@@ -104,10 +117,7 @@ class Upgrade:
 
     def _replace(self, name: str) -> None:
         server, begun_s = self._cluster.servers[name], time.monotonic()
-        try:
-            server.stop()
-        except RuntimeError as error:
-            self.troubles.append(str(error))
+        self.troubles += ended(server)
         server.environment = self._environment
         self._begin(name, "replaced", begun_s)
 
@@ -134,8 +144,7 @@ def run(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True)
     versions = [{"PYTHONPATH": str(export(args.commit, folder / "code").absolute())}, {}]
     first, last = reversed(versions) if args.back else versions
-    ports = {name: (*PORTS[name], *([KAFKA_PORT] if name in BROKERS else [])) for name in PORTS}
-    say, links = Teller(folder), Relays(ports, ZOOKEEPERS)
+    say, links = Teller(folder), Relays(ALL_PORTS, ZOOKEEPERS)
     links.start()
     cluster = (KafkaCluster if args.kafka else Cluster)(folder, links, False, say)
     for name in (*BOOKIES, *BROKERS, *READ_ONLY):

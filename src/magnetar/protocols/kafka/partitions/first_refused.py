@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, TypeAlias
 
-from magnetar.log.sequences import SEQUENCES
+from magnetar.log.sequences import is_behind
 from magnetar.wire.kafka.batches import BatchHeader
 
 HELD_S: Final = 10.0
@@ -40,7 +40,7 @@ class FirstRefused:
         """It is not stored, and comes again."""
         key = (*place, header.producer_id, header.producer_epoch)
         first, _ = self._first.get(key, (header.base_sequence, 0.0))
-        if not _behind(header.base_sequence, first):
+        if not is_behind(header.base_sequence, first):
             self._first[key] = header.base_sequence, now_s
         if len(self._first) > KEPT_MAX:
             self._first.popitem(last=False)
@@ -52,11 +52,7 @@ class FirstRefused:
         if key not in self._first:
             return False
         first, refused_s = self._first[key]
-        if now_s - refused_s < HELD_S and _behind(header.base_sequence, first):
+        if now_s - refused_s < HELD_S and is_behind(header.base_sequence, first):
             return True
         del self._first[key]
         return False
-
-
-def _behind(sequence: int, first: int) -> bool:
-    return 0 < (sequence - first) % SEQUENCES < SEQUENCES // 2

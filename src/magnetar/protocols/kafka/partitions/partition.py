@@ -236,17 +236,21 @@ class Partition:
         return len(batch)
 
     def _first_is_missing(self, header: BatchHeader) -> bool:
-        if self._early is None or not self._early.may_come(self._loop.time()):
-            self._early = None
+        early = self._opened_lately()
+        if early is None:
             return False
         producers = self.log.producers
         known = self._states.knows if producers is None else producers.knows
-        return self._early.first_is_missing(header, known)
+        return early.first_is_missing(header, known)
+
+    def _opened_lately(self) -> EarlyBatches | None:
+        if self._early is not None and not self._early.may_come(self._loop.time()):
+            self._early = None
+        return self._early
 
     def _refusal(self, error: MagnetarError, header: BatchHeader | None = None) -> Produced:
         """Of one batch. ``header``: nothing behind it is to come before it."""
-        early = self._early if isinstance(error, SequenceGapError) else None
-        if early is not None and early.may_come(self._loop.time()):
+        if isinstance(error, SequenceGapError) and self._opened_lately() is not None:
             return Produced(ErrorCode.KAFKA_STORAGE_ERROR, why=f"{error}; {MAY_COME}")
         return Produced(error_code(error), why=str(error), header=header)
 

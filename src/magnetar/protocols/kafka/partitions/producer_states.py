@@ -23,7 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.log.sequences import BATCHES_KEPT, SEQUENCES, find_repeated
+from magnetar.log.sequences import BATCHES_KEPT, find_repeated, is_behind
 from magnetar.wire.kafka.batches import BatchHeader
 
 PRODUCERS_MAX: Final = 10_000
@@ -124,4 +124,4 @@ def _may_follow(header: BatchHeader, state: SequencesOfOne) -> bool:
     if header.producer_epoch != state.epoch:
         return header.producer_epoch > state.epoch
     last = state.batches[-1].last_sequence
-    return 0 < (header.base_sequence - last) % SEQUENCES < SEQUENCES // 2
+    return is_behind(header.base_sequence, last)
