@@ -39,6 +39,11 @@ def test_a_topic_is_not_opened_anew_under_the_last_value() -> None:
     assert run_partition(20261129702811).failure is None
 
 
+def test_a_broker_that_is_slow_twice_is_not_slow_for_ever() -> None:
+    """The end of the second time brought back what the first had made of it: a run never healed."""
+    assert run_partition(20261129703049).failure is None
+
+
 def test_a_seed_repeats_its_run_exactly() -> None:
     for seed in range(5):
         assert run_partition(seed, tracing=True) == run_partition(seed, tracing=True)

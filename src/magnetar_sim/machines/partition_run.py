@@ -23,7 +23,7 @@ from magnetar_sim.world.scheduler import Scheduler
 SIZES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 2), (3, 2), (3, 3), (4, 2), (5, 3))
 FAULTS_UNTIL = 3000
 HEALED_AT = 3400
-HEALED_SYNC_TICKS = 10
+HEALED_SYNC_TICKS, HEALED_DELAY = 10, 8
 LAST_VALUE_AT = 5200
 ENDS_AT = 6000
 UNCLEAN_SHARE, LOSSY_SHARE = 0.08, 0.2
@@ -96,6 +96,7 @@ class _PartitionRun:
             broker.delay = rng.choice((3, 8, 8, 40))
             broker.sync_ticks = rng.choice((2, 10, 40))
             broker.boot()
+        self._delays = {number: broker.delay for number, broker in self.brokers.items()}
         self.controllers = [
             SimController(self.store, ENDS_AT, unclean, HEALED_AT)
             for _ in range(rng.choice((1, 1, 2)))
@@ -217,10 +218,10 @@ class _PartitionRun:
 
     def _slow(self, lasts: int) -> None:
         broker = self._pick()
-        before, broker.delay = broker.delay, 60
+        broker.delay = 60
 
-        def again() -> None:
-            broker.delay = before
+        def again() -> None:  # not what it was: it may have been slow by another fault already
+            broker.delay = self._delays[broker.number]
 
         self.scheduler.after(lasts, again)
 
@@ -228,7 +229,7 @@ class _PartitionRun:
         self.scheduler.note("run", "all faults heal")
         for broker in self.brokers.values():
             broker.blocked.clear()
-            broker.delay = 8
+            broker.delay = self._delays[broker.number] = HEALED_DELAY
             # Else one with a new disk does not fetch the whole log until the end of the run.
             broker.sync_ticks = min(broker.sync_ticks, HEALED_SYNC_TICKS)
             broker.set_paused(False)
