@@ -302,3 +302,68 @@ def test_a_topic_whose_acknowledgements_are_damaged_is_opened_at_an_operators_wo
         consumer.receive(500)
     client.close()
     assert "acknowledgements were given up" in one.log_path.read_text()
+
+
+def gone(one: Standalone, ledger_id: int, of: str) -> None:
+    """Its metadata are deleted; the topic says so to a client, and an operator goes on without."""
+    where = ("--metadata", str(one.data_dir))
+    assert "is deleted" in magnetar("ledger", "delete", str(ledger_id), "--force", *where)
+    client = connected(one)
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(TOPIC, "s")
+    client.close()
+    command = f"magnetar ledger close-at-loss {ledger_id} --of {of}"
+    assert command in one.log_path.read_text()
+
+    about = ("ledger", "close-at-loss", str(ledger_id), *where)
+    assert "--of NAME" in magnetar(*about, code=1, both=True)
+    other = magnetar(*about, "--of", of + "/other", code=1, both=True)
+    assert f"there is no {of}/other" in other
+    look = told(*about, "--of", of, code=1)
+    assert (look["state"], look["closesAt"]) == ("GONE", -1)
+    assert f"{command} --at -1 --accept-loss" in magnetar(*about, "--of", of, code=1)
+    done = magnetar(*about, "--of", of, "--at", "-1", "--accept-loss", both=True)
+    assert "entered anew, closed and empty: all that was in it was given up" in done
+    assert "its metadata are there" in magnetar(*about, "--of", of, code=1, both=True)
+    assert json.loads(stored(ledger_id, *where)["custom"]["magnetar-given-up"])["gone"] is True
+
+
+def test_a_topic_whose_acknowledgements_are_gone_is_opened_at_an_operators_word(
+    one: Standalone,
+) -> None:
+    """The topic was shut, and no command but its deletion was left."""
+    sent = bodies(20)
+    ledger_id = acknowledged_piecemeal(one, sent)
+    one.start()
+    gone(one, ledger_id, "public/default/persistent/t/s")
+
+    client = connected(one)
+    consumer = client.subscribe(TOPIC, "s")
+    wanted = sent[1:]  # the mark-delete position was stored beside it
+    assert [consumer.receive(60_000).data() for _ in wanted] == wanted
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(500)
+    client.close()
+    assert "acknowledgements were given up" in one.log_path.read_text()
+
+
+def test_a_topic_whose_last_ledger_is_gone_is_opened_at_an_operators_word(
+    one: Standalone,
+) -> None:
+    sent = bodies(20)
+    one.start()
+    client = publish(one, sent)
+    client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+    ledger_id = open_ledger(one)
+    one.kill()
+    with suppress(pulsar.PulsarException):  # nobody is there to hear of it
+        client.close()
+    one.start()
+    gone(one, ledger_id, "public/default/persistent/t")
+
+    client = connected(one)
+    consumer = client.subscribe(TOPIC, "s")
+    producer = client.create_producer(TOPIC)
+    producer.send(b"new")
+    assert consumer.receive(60_000).data() == b"new"
+    client.close()

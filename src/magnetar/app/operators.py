@@ -16,8 +16,10 @@ from magnetar.ledger.catalog.metadata import LedgerManager
 from magnetar.ledger.connecting import LedgerAccess, connection_options, open_access
 from magnetar.ledger.connections.registry import BookieRegistry
 from magnetar.ledger.reading.reader import read_policy
+from magnetar.log.managed.gone import named_by
 from magnetar.model.ids import BookieId
 from magnetar.repair.copying import Copier
+from magnetar.repair.entering import Entering
 from magnetar.repair.giving_up import GivingUp
 from magnetar.repair.insight.bookies import KnownBookies
 from magnetar.repair.insight.explaining import Explainer
@@ -93,6 +95,14 @@ class Insight:
     @property
     def giving_up(self) -> GivingUp:
         return GivingUp(self.access.manager, self.access.pool, self._timeout_s)
+
+    @property
+    def entering(self) -> Entering:
+        return Entering(self.access.manager, self.access.registry)
+
+    async def named_by(self, of: str, ledger_id: int) -> dict[str, bytes]:
+        """Whose that ledger is (``log.managed.gone``). Raises ``LogError``, ``MetadataError``."""
+        return await named_by(self.access.manager.store, of, ledger_id)
 
     @property
     def bookies(self) -> KnownBookies:

@@ -3,6 +3,7 @@ one, at an operator's word."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +12,9 @@ import click
 
 from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.recovery import look, metadata_option
-from magnetar.model.errors import ConfigError
+from magnetar.model.errors import ConfigError, NoSuchLedgerError
 from magnetar.model.ids import NO_ENTRY, BookieId
+from magnetar.model.ledger import CURSOR_KEY
 
 NOT_DONE = 1
 """The exit code when the ledger is not closed, and recovery cannot close it."""
@@ -28,6 +30,11 @@ SHOWN_MAX = 100
 @click.option(
     "--accept-loss", is_flag=True, help="With --at: what lies behind is given up, for good."
 )
+@click.option(
+    "--of",
+    metavar="NAME",
+    help="Its metadata are gone, and this cannot be opened without it: as the broker's log says.",
+)
 @metadata_option
 @json_option
 def close_at_loss(
@@ -35,6 +42,7 @@ def close_at_loss(
     lost: tuple[str, ...],
     at: int | None,
     accept_loss: bool,
+    of: str | None,
     metadata: str,
     as_json: bool,
 ) -> int:
@@ -42,6 +50,9 @@ def close_at_loss(
 
     A ledger that has the acknowledgements of a subscription may be closed already: then its
     subscription goes on from what can be read, and gets the rest again.
+
+    One whose metadata are gone (it was deleted by hand, or the metadata store was put back to what
+    it was earlier) is entered anew, closed and empty: say --of whose it was, and --at -1.
 
     Without --at and --accept-loss it only looks, and changes nothing: where the ledger would end,
     and which entries would be given up, with what every bookie says of each. What recovery can
@@ -57,7 +68,11 @@ def close_at_loss(
       magnetar ledger close-at-loss 7 --metadata zk://127.0.0.1:2181/magnetar
       magnetar ledger close-at-loss 7 --at 41 --accept-loss \\
           --metadata zk://127.0.0.1:2181/magnetar
+      magnetar ledger close-at-loss 7 --of public/default/persistent/flights/billing \\
+          --at -1 --accept-loss --metadata /var/lib/magnetar
     """
+    if of is not None and (lost or at not in (None, NO_ENTRY)):
+        raise click.UsageError("nothing is left of a ledger that is gone: with --of give --at -1")
     if accept_loss is not (at is not None):
         raise click.UsageError("--at ENTRY and --accept-loss go together; without both it looks")
     bookies = [BookieId(each) for each in lost]
@@ -66,19 +81,63 @@ def close_at_loss(
         for bookie in bookies:
             if await insight.operating.is_registered(bookie):
                 raise ConfigError(f"bookie {bookie} is registered: it is not lost (--lost)")
-        if at is None:
-            return _told(await insight.giving_up.look(ledger_id, bookies))
-        closed = await insight.giving_up.close(ledger_id, at, int(time.time() * 1000), bookies)
+        if of is not None:
+            return await _entered_anew(insight, ledger_id, of, at)
+        try:
+            if at is None:
+                return _told(await insight.giving_up.look(ledger_id, bookies))
+            closed = await insight.giving_up.close(ledger_id, at, int(time.time() * 1000), bookies)
+        except NoSuchLedgerError as error:
+            raise NoSuchLedgerError(
+                f"{error}. If a topic does not open without it, say what the broker's log names "
+                "there: --of NAME"
+            ) from None
         return {"ledgerId": ledger_id, "closedAt": at, **await _mended(insight, closed)}
 
     told = look(metadata, work, level="error" if at is None else "warning")
     if as_json:
         print_json(told)
+    elif of is not None:
+        _print_gone(told)
     elif at is None:
         _print_look(told)
     else:
         _print_closed(told)
     return 0 if at is not None or told["recoverable"] else NOT_DONE
+
+
+async def _entered_anew(insight: Any, ledger_id: int, of: str, at: int | None) -> dict[str, Any]:
+    """A look if ``at`` is None."""
+    await insight.entering.check(ledger_id)
+    custom = await insight.named_by(of, ledger_id)
+    told = {"ledgerId": ledger_id, "of": {name: value.decode() for name, value in custom.items()}}
+    if at is None:
+        return told | {"state": "GONE", "recoverable": False, "closesAt": NO_ENTRY}
+    from magnetar.ledger.given_up import given_up_of
+
+    entered = await insight.entering.enter(ledger_id, custom, int(time.time() * 1000))
+    given_up = given_up_of(entered)
+    assert given_up is not None, "it is written with the rest"
+    return told | {"closedAt": at, "givenUp": given_up._asdict(), "text": given_up.text}
+
+
+def _print_gone(told: dict[str, Any]) -> None:
+    ledger_id = told["ledgerId"]
+    ((key, of),) = told["of"].items()
+    if "closedAt" in told:
+        click.echo(f"ledger {ledger_id} is entered anew, closed and empty: {told['text']}")
+        return
+    click.echo(f"ledger {ledger_id} is gone: the metadata store has nothing of it, and {of}")
+    if key == CURSOR_KEY:
+        click.echo("cannot be opened without it. It would go on from the mark-delete position that")
+        click.echo("the metadata store has: what was acknowledged since comes again")
+    else:
+        click.echo("cannot be opened without it. All messages that were in it would be given up")
+    click.echo("nothing was changed. To give it up, for good:")
+    click.echo(
+        f"  magnetar ledger close-at-loss {ledger_id} --of {shlex.quote(of)} --at {NO_ENTRY} "
+        "--accept-loss"
+    )
 
 
 async def _mended(insight: Any, closed: Any) -> dict[str, Any]:

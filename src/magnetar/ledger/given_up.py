@@ -5,7 +5,8 @@ The value is JSON: ``{"first": 9, "last": 11, "unreadable": [4], "lost": ["b1"],
 "..."}``. Entries ``first`` to ``last`` were known to be behind the end; ``last`` is ``first`` - 1
 where none was known. ``unreadable``: entries before the end without a sound copy, which stay in the
 ledger. ``lost``: bookies that were said to be lost; what only they had nobody knows. Of a
-cursor's ledger that was closed before, ``unreadable`` is all that was given up.
+cursor's ledger that was closed before, ``unreadable`` is all that was given up. ``"gone":
+true``, and not there else: its metadata were gone, and all that was in it is given up.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ class GivenUp(NamedTuple):
     lost: Sequence[BookieId]
     at_ms: int
     why: str
+    gone: bool = False
 
     @property
     def text(self) -> str:
         """For people."""
+        if self.gone:
+            return "all that was in it was given up"
         count = self.last - self.first + 1
         parts = [_ids(self.first, self.last)] if count > 0 else []
         if self.lost:
@@ -66,6 +70,8 @@ def encode_given_up(found: GivenUp) -> bytes:
         "atMs": found.at_ms,
         "why": found.why[:WHY_CHARACTERS_MAX],
     }
+    if found.gone:
+        said["gone"] = True
     return json.dumps(said).encode()
 
 
@@ -84,6 +90,7 @@ def given_up_of(metadata: LedgerMetadata) -> GivenUp | None:
             [BookieId(str(each)) for each in said["lost"]],
             int(said["atMs"]),
             str(said["why"]),
+            said.get("gone") is True,
         )
     except (ValueError, KeyError, TypeError):  # of another release: that it was is known
         return GivenUp(end, end - 1, (), (), 0, value.decode("utf-8", "backslashreplace"))

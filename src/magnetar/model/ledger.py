@@ -25,6 +25,9 @@ of the log that the value names."""
 CURSOR_KEY: Final = "magnetar-cursor"
 """A custom key: the ledger has the acknowledgements of the cursor that the value names."""
 
+LOG_KEY: Final = "magnetar-log"
+"""A custom key: the ledger has entries of the log that the value names."""
+
 
 class LedgerState(Enum):
     """Values are those of BookKeeper's ``LedgerMetadataFormat.State``."""

@@ -39,6 +39,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.appender_states import NEXT, AppenderEvent, AppenderState
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
+from magnetar.log.managed.gone import gone
 from magnetar.log.managed.ledgers import (
     ChainReader,
     ChainWriter,
@@ -59,7 +60,10 @@ from magnetar.model.errors import (
     LogTerminatedError,
     MagnetarError,
     NoSpaceError,
+    NoSuchLedgerError,
 )
+from magnetar.model.ids import Position
+from magnetar.model.ledger import LOG_KEY
 from magnetar.wire.pulsar.broker_metadata import TIME_MS_MAX
 
 log = structlog.get_logger(__name__)
@@ -421,11 +425,22 @@ class Appender:
             else:
                 return closed.last_entry_id, closed.length, None
         former.recovering = True
-        reader = await self._ledgers.open(former.ledger_id)
+        try:
+            reader = await self._ledgers.open(former.ledger_id)
+        except NoSuchLedgerError as error:
+            raise gone(self._name, former.ledger_id, error) from error
+        end = Position(former.ledger_id, reader.last_add_confirmed)
+        if end < self._chain.confirmed:
+            # Given up at an operator's word, with what was served here: whoever opens the log next
+            # begins with what is left.
+            raise LogFencedError(
+                f"log {self._name} ends at {end} since it was closed at a loss, before "
+                f"{self._chain.confirmed}, which was confirmed here"
+            )
         return reader.last_add_confirmed, reader.length, reader
 
     async def _create(self) -> None:
-        about = {"magnetar-log": self._name.encode()}
+        about = {LOG_KEY: self._name.encode()}
         writer = await self._ledgers.create(custom=about, quorums=self.policy.quorums)
         if writer.ledger_id <= self._chain.last_ledger_id:
             raise LedgerError(

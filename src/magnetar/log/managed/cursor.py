@@ -23,6 +23,7 @@ from magnetar.log.managed.cursor_format import (
     recovery_start,
 )
 from magnetar.log.managed.cursor_store import CursorStore
+from magnetar.log.managed.gone import gone
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -32,6 +33,7 @@ from magnetar.model.errors import (
     LogError,
     MagnetarError,
     NoEntryError,
+    NoSuchLedgerError,
     ProtocolError,
 )
 from magnetar.model.ids import Position
@@ -109,7 +111,10 @@ async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Se
     ``LogError`` when the ledger is not what a cursor wrote."""
     if record.ledger_id is None:
         return ()
-    reader = await ledgers.open(record.ledger_id)
+    try:
+        reader = await ledgers.open(record.ledger_id)
+    except NoSuchLedgerError as error:
+        raise gone(name, record.ledger_id, error) from error
     try:
         return await _read_images(name, record.ledger_id, reader)
     except LogError as error:
