@@ -14,7 +14,7 @@ from magnetar.cli.output import json_option, print_json, print_table
 from magnetar.cli.recovery import look, metadata_option
 from magnetar.model.errors import ConfigError, NoSuchLedgerError
 from magnetar.model.ids import NO_ENTRY, BookieId
-from magnetar.model.ledger import CURSOR_KEY
+from magnetar.model.ledger import COMPACTED_KEY, CURSOR_KEY
 
 NOT_DONE = 1
 """The exit code when the ledger is not closed, and recovery cannot close it."""
@@ -131,6 +131,13 @@ def _print_gone(told: dict[str, Any]) -> None:
     if key == CURSOR_KEY:
         click.echo("cannot be opened without it. It would go on from the mark-delete position that")
         click.echo("the metadata store has: what was acknowledged since comes again")
+    elif key == COMPACTED_KEY:
+        click.echo(
+            "is not compacted without it. Who reads that would get the log as it is: without"
+        )
+        click.echo(
+            "the last message of a key that is nowhere else; the next compaction begins anew"
+        )
     else:
         click.echo("cannot be opened without it. All messages that were in it would be given up")
     click.echo("nothing was changed. To give it up, for good:")

@@ -22,6 +22,9 @@ COMPACTING_KEY: Final = "magnetar-compacting"
 """A custom key: another process than the log's owner writes into the ledger what compaction leaves
 of the log that the value names."""
 
+COMPACTED_KEY: Final = "magnetar-compacted"
+"""A custom key: the ledger has what compaction left of the log that the value names."""
+
 CURSOR_KEY: Final = "magnetar-cursor"
 """A custom key: the ledger has the acknowledgements of the cursor that the value names."""
 

@@ -13,6 +13,7 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.compacted_entries import prefix_of
 from magnetar.log.managed.compaction import NEXT_MAX, LogCompaction
+from magnetar.log.managed.gone import named_by
 from magnetar.log.managed.managed_log import ManagedLog
 from magnetar.log.managed.records import decode_log, log_path
 from magnetar.log.seam import CompactedElsewhere, ReadableLog, Survivor
@@ -792,8 +793,58 @@ def test_a_view_whose_ledger_is_lost_is_told() -> None:
         assert stats is not None
         process.world.ledgers[stats.ledger_id].deleted = True
         log.compaction.view._reader = None  # type: ignore[attr-defined]
-        with pytest.raises(NoSuchLedgerError):
+        with pytest.raises(
+            NoSuchLedgerError, match=f"close-at-loss {stats.ledger_id} --of {NAME}$"
+        ):
             await log.compaction.view.read(EARLIEST, 9, 1000)
+        custom = await named_by(process.metadata, NAME, stats.ledger_id)
+        assert custom == {"magnetar-compacted": NAME.encode()}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("compacting", [False, True])
+def test_a_view_that_is_given_up_is_the_log_until_it_is_compacted_again(compacting: bool) -> None:
+    """No compaction went through any more: each reads what the last one left."""
+
+    async def scenario() -> None:
+        log, process = await _two_views()
+        stats = log.compaction.stats
+        assert stats is not None
+        process.world.ledgers[stats.ledger_id] = StoredLedger(closed=True, given_up=True)
+        log.compaction.view._reader = None  # type: ignore[attr-defined]
+        if compacting:
+            with pytest.raises(NotAllowedError, match="given up meanwhile; compact it again"):
+                await compact(log, Words())
+        else:
+            assert texts(await read(log.compaction.view)) == texts(await read(log))
+        assert log.compaction.stats is None
+        assert stats.ledger_id in alive(process.world, log)
+        await compact(log, Words())
+        whole = [f"k{n}=new" for n in range(6)] + ["z=1"]
+        assert texts(await read(log.compaction.view)) == whole
+        log.tick()
+        await turns()
+        assert process.world.ledgers[stats.ledger_id].deleted
+        await log.close()
+        log = await process.store(KEEP).open(NAME)
+        assert texts(await read(log.compaction.view)) == whole
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_that_was_replaced_gives_no_view_up() -> None:
+    async def scenario() -> None:
+        log, process = await _two_views()
+        stats = log.compaction.stats
+        assert stats is not None
+        later = await Process(process.world).store(KEEP).open(NAME)
+        process.world.ledgers[stats.ledger_id] = StoredLedger(closed=True, given_up=True)
+        log.compaction.view._reader = None  # type: ignore[attr-defined]
+        with pytest.raises(LogFencedError):
+            await log.compaction.view.read(EARLIEST, 9, 1000)
+        assert later.compaction.stats == stats
+        assert texts(await read(later.compaction.view)) == texts(await read(later))
 
     asyncio.run(scenario())
 

@@ -39,7 +39,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.appender_states import NEXT, AppenderEvent, AppenderState
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.managed.gone import gone
+from magnetar.log.managed.gone import not_opened
 from magnetar.log.managed.ledgers import (
     ChainReader,
     ChainWriter,
@@ -428,7 +428,7 @@ class Appender:
         try:
             reader = await self._ledgers.open(former.ledger_id)
         except NoSuchLedgerError as error:
-            raise gone(self._name, former.ledger_id, error) from error
+            raise not_opened(self._name, former.ledger_id, error) from error
         end = Position(former.ledger_id, reader.last_add_confirmed)
         if end < self._chain.confirmed:
             # Given up at an operator's word, with what was served here: whoever opens the log next

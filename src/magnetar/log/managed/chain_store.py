@@ -148,6 +148,13 @@ class ChainStore:
             self.leave(former.ledger_id)
         await self.save()
 
+    async def forget_compacted(self, found: Compacted) -> None:
+        """Nothing of ``found`` is left: the log stands for itself. Raises as ``save``."""
+        if self.compacted is found:
+            self.compacted = None
+            self.leave(found.ledger_id)
+            await self.save()
+
     def give_up_compacted(self, ledger_id: int) -> None:
         """The ledger will not be used. It is deleted as what has left."""
         if ledger_id in self._half_compacted:

@@ -15,6 +15,8 @@ Rules:
 * While a compaction runs nothing that it may read is trimmed.
 * Another process may compact as well (``compaction_elsewhere``): who is done first wins, and the
   other one is refused, since what it read is not the view any more.
+* A compacted ledger that an operator has given up counts as none: the view is the log, until it is
+  compacted again.
 * Nobody who reads the view reads an entry twice, or out of order: survivors end at the horizon, and
   the log goes on behind it.
 
@@ -24,7 +26,7 @@ Why: docs/adr/0130-compaction-is-a-second-view.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -40,6 +42,7 @@ from magnetar.log.managed.compacted_entries import (
     whole_payload,
 )
 from magnetar.log.managed.compaction_elsewhere import CompactionElsewhere
+from magnetar.log.managed.gone import gone
 from magnetar.log.managed.ledgers import ChainReader, ChainWriter, Ledgers
 from magnetar.log.managed.records import NO_LEDGER, Compacted
 from magnetar.log.policy import LogPolicy
@@ -63,6 +66,7 @@ from magnetar.model.errors import (
     NotAllowedError,
 )
 from magnetar.model.ids import EARLIEST, Position
+from magnetar.model.ledger import COMPACTED_KEY
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +109,7 @@ class LogCompaction:
         self._elsewhere = CompactionElsewhere(
             self._name, store, ledgers, policy, now_ms, source.positions, holds
         )
-        self.view: ReadableLog = CompactedView(source, store, ledgers)
+        self.view: ReadableLog = CompactedView(source, store, ledgers, self._forget)
         self._mark()
 
     def _mark(self) -> None:
@@ -199,12 +203,34 @@ class LogCompaction:
         finally:
             self._mark()
 
+    async def _forget(self, found: Compacted) -> None:
+        """An operator has given it up: the view is the log, until it is compacted again."""
+        log.warning(
+            "what compaction had left was given up: the log is read as it is",
+            log=self._name,
+            ledger=found.ledger_id,
+            up_to=str(found.horizon),
+        )
+        try:
+            await self._store.forget_compacted(found)
+        except LogFencedError as error:
+            self._events.lost(error)
+            raise
+        finally:
+            self._mark()
+
     def _check_base(self) -> None:
         """What was read is what is replaced; from here to the write nobody else has a turn."""
-        if self._store.compacted is not self._base:
+        if self._store.compacted is self._base:
+            return
+        if self._store.compacted is None:
             raise NotAllowedError(
-                f"log {self._name} was compacted by a job meanwhile; what that has left is the view"
+                f"log {self._name}: what compaction had left was given up meanwhile; compact it "
+                "again"
             )
+        raise NotAllowedError(
+            f"log {self._name} was compacted by a job meanwhile; what that has left is the view"
+        )
 
     async def begin_elsewhere(self, holder: str) -> int:
         """See the seam."""
@@ -239,7 +265,7 @@ class LogCompaction:
         self._elsewhere.clean_up()
 
     async def _begin(self) -> ChainWriter:
-        about = {"magnetar-compacted": self._name.encode()}
+        about = {COMPACTED_KEY: self._name.encode()}
         writer = await self._ledgers.create(custom=about, quorums=self._policy().quorums)
         try:
             await self._store.begin_compacted(writer.ledger_id)
@@ -285,8 +311,15 @@ class CompactedView:
     """A log with what survived in the place of its entries up to the horizon. Implements
     ``log.seam.ReadableLog``. Of a log that was never compacted it is the log."""
 
-    def __init__(self, source: ReadableLog, store: ChainStore, ledgers: Ledgers) -> None:
+    def __init__(
+        self,
+        source: ReadableLog,
+        store: ChainStore,
+        ledgers: Ledgers,
+        forget: Callable[[Compacted], Awaitable[None]],
+    ) -> None:
         self.name = source.name
+        self._forget = forget
         self.positions: Positions = CompactedPositions(source.positions, store)
         self._source = source
         self.end = source.end
@@ -318,8 +351,11 @@ class CompactedView:
                     self._behind(found, start), max_entries, max_bytes
                 )
             except (NoSuchLedgerError, NoEntryError):
-                if self._store.compacted is found:
-                    raise  # not because another has taken its place meanwhile
+                if self._store.compacted is not found:
+                    continue  # another has taken its place meanwhile
+                if found is None or not await self._given_up(found):
+                    raise
+                await self._forget(found)
             else:
                 # If one has, what it has compacted may be trimmed, and the log steps over that.
                 if self._store.compacted is found:
@@ -348,9 +384,27 @@ class CompactedView:
         self._next[found.ledger_id, self.positions.next_position(last)] = at + len(entries)
         return entries
 
+    async def _given_up(self, found: Compacted) -> bool:
+        """An operator has: nothing of it is left."""
+        if found.ledger_id == NO_LEDGER:
+            return False
+        try:
+            return await self._ledgers.given_up(found.ledger_id)
+        except NoSuchLedgerError:
+            return False
+
     async def _open(self, found: Compacted) -> ChainReader:
         if self._reader is None or self._reader[0] != found.ledger_id:
-            reader = await self._ledgers.open_no_recovery(found.ledger_id)
+            try:
+                reader = await self._ledgers.open_no_recovery(found.ledger_id)
+            except NoSuchLedgerError as error:
+                way_on = gone(self.name, "is not compacted any more", found.ledger_id, error)
+                raise NoSuchLedgerError(way_on) from error
+            if reader.last_add_confirmed < found.entries - 1:
+                raise NoEntryError(
+                    f"log {self.name}: ledger {found.ledger_id} ends at entry "
+                    f"{reader.last_add_confirmed}, and not at {found.entries - 1}"
+                )
             self._reader = found.ledger_id, reader
         return self._reader[1]
 

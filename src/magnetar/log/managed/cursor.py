@@ -23,7 +23,7 @@ from magnetar.log.managed.cursor_format import (
     recovery_start,
 )
 from magnetar.log.managed.cursor_store import CursorStore
-from magnetar.log.managed.gone import gone
+from magnetar.log.managed.gone import not_opened
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -114,7 +114,7 @@ async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Se
     try:
         reader = await ledgers.open(record.ledger_id)
     except NoSuchLedgerError as error:
-        raise gone(name, record.ledger_id, error) from error
+        raise not_opened(name, record.ledger_id, error) from error
     try:
         return await _read_images(name, record.ledger_id, reader)
     except LogError as error:

@@ -1,5 +1,5 @@
-"""Ledgers that a log cannot be opened without, and whose metadata are gone: what is said of one,
-and whether a log or a cursor names it still.
+"""Ledgers whose metadata are gone, and that a log cannot do without (its last one, a cursor's, the
+one that has what compaction left): what is said of one, and whether it is named still.
 
 A broker does not go on by itself: what was in the ledger would be lost silently. An operator has it
 entered anew, closed and empty (``magnetar ledger close-at-loss ID --of NAME``).
@@ -19,19 +19,24 @@ from magnetar.log.managed.records import (
     log_path,
 )
 from magnetar.model.errors import LogError, MagnetarError, NoNodeError
-from magnetar.model.ledger import CURSOR_KEY, LOG_KEY
+from magnetar.model.ledger import COMPACTED_KEY, CURSOR_KEY, LOG_KEY
 
 
-def gone(of: str, ledger_id: int, error: MagnetarError) -> LogError:
-    """``of``: the log, or the cursor with its log before it."""
-    return LogError(
-        f"{of} cannot be opened: {error}. If it stays so and nothing brings the ledger back, go on "
-        f"without what was in it: magnetar ledger close-at-loss {ledger_id} --of {of}"
+def gone(of: str, how: str, ledger_id: int, error: MagnetarError) -> str:
+    """``of``: the log, or the cursor with its log before it; ``how`` it is without the ledger."""
+    return (
+        f"{of} {how}: {error}. If it stays so and nothing brings the ledger back, go on without "
+        f"what was in it: magnetar ledger close-at-loss {ledger_id} --of {of}"
     )
 
 
+def not_opened(of: str, ledger_id: int, error: MagnetarError) -> LogError:
+    """See ``gone``."""
+    return LogError(gone(of, "cannot be opened", ledger_id, error))
+
+
 async def named_by(metadata: MetadataStore, of: str, ledger_id: int) -> dict[str, bytes]:
-    """The custom metadata of a ledger that ``of`` (see ``gone``) cannot be opened without. Raises
+    """The custom metadata of a ledger that ``of`` (see ``gone``) cannot do without. Raises
     ``LogError`` if that is not so, ``MetadataError``."""
     parts = of.split("/", NAME_PARTS)
     await metadata.sync()
@@ -40,7 +45,7 @@ async def named_by(metadata: MetadataStore, of: str, ledger_id: int) -> dict[str
             named = await _cursors(metadata, "/".join(parts[:NAME_PARTS]), parts[NAME_PARTS])
             key = CURSOR_KEY
         else:
-            named, key = await _logs(metadata, of, ledger_id), LOG_KEY
+            named, key = await _logs(metadata, of, ledger_id)
     except NoNodeError:
         raise LogError(f"there is no {of}: say it as the broker's log does") from None
     if named != ledger_id:
@@ -54,12 +59,15 @@ async def _cursors(metadata: MetadataStore, log_name: str, cursor: str) -> int |
     return decode_cursor(f"{log_name}/{cursor}", stored.value).ledger_id
 
 
-async def _logs(metadata: MetadataStore, name: str, ledger_id: int) -> int | None:
-    """The ledger that is recovered when the log is opened."""
-    ledgers = decode_log(name, (await stored_record(metadata, log_path(name))).value).ledgers
+async def _logs(metadata: MetadataStore, name: str, ledger_id: int) -> tuple[int | None, str]:
+    """The ledger that is recovered when the log is opened, or that ledger if compaction left it."""
+    record = decode_log(name, (await stored_record(metadata, log_path(name))).value)
+    ledgers = record.ledgers
+    if record.compacted is not None and record.compacted.ledger_id == ledger_id:
+        return ledger_id, COMPACTED_KEY
     if any(each.closed and each.ledger_id == ledger_id for each in ledgers):
         raise LogError(
             f"{name} is opened without ledger {ledger_id}, which is closed: move subscriptions "
             "behind what was in it (magnetar topics seek)"
         )
-    return ledgers[-1].ledger_id if ledgers and not ledgers[-1].closed else None
+    return (ledgers[-1].ledger_id if ledgers and not ledgers[-1].closed else None), LOG_KEY

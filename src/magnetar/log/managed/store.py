@@ -37,7 +37,7 @@ from magnetar.log.managed.cursor_search import (
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext
 from magnetar.log.managed.followed_log import FollowedLog
-from magnetar.log.managed.gone import gone
+from magnetar.log.managed.gone import not_opened
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog
@@ -276,7 +276,7 @@ class ManagedLogStore:
             try:
                 reader = await self._ledgers.open(info.ledger_id)
             except NoSuchLedgerError as error:
-                raise gone(name, info.ledger_id, error) from error
+                raise not_opened(name, info.ledger_id, error) from error
             last = reader.last_add_confirmed
             where = f"log {name}, ledger {info.ledger_id}"
             extent = await extent_of(reader, info.first_offset, last, where)
