@@ -76,6 +76,14 @@ class _Make(Enum):
     IF_MISSING = "if it is missing"
 
 
+class _Deletion:
+    """One that is under way. ``is_done``, once it is ``over``: it did not fail."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.is_done = False
+
+
 class Topics:
     """Open topics by name."""
 
@@ -110,8 +118,7 @@ class Topics:
         self._open: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
-        self._deleting: dict[TopicName, asyncio.Event] = {}
-        """With what is set when it is over."""
+        self._deleting: dict[TopicName, _Deletion] = {}
         self._opening = 0
         """Loads that have their place among the open topics, and are not there yet."""
         self._closed = False
@@ -399,21 +406,27 @@ class Topics:
         return closing
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Delete a topic for good. Raises ``TopicNotFoundError``, ``NotAllowedError`` if
-        somebody is connected and ``force`` is not set, ``ServiceNotReadyError`` while it is being
-        deleted already: the second would delete what is made under the name after the first.
+        """Delete a topic for good. Raises ``TopicNotFoundError``, also if another deletion, which
+        is waited for, has deleted it; ``NotAllowedError`` if somebody is connected and ``force`` is
+        not set.
 
         A deletion that failed half way leaves a topic that does not exist and data that do: they
         are deleted too when it is asked for again."""
-        await self._control.ownership.claim(name)
-        existed = await self.exists(name)
-        topic = self._open.get(name)
-        if topic is not None and not force:
-            topic.check_unused()
-        if name in self._deleting:
-            raise ServiceNotReadyError(f"topic {name} is being deleted; ask again when it is gone")
+        while True:
+            await self._control.ownership.claim(name)
+            existed = await self.exists(name)
+            topic = self._open.get(name)
+            if topic is not None and not force:
+                topic.check_unused()
+            other = self._deleting.get(name)
+            if other is None:
+                break
+            await other.over.wait()
+            if other.is_done:
+                # What there is by now was made after it, and is not what was to be deleted.
+                raise TopicNotFoundError(f"topic {name} is deleted already")
         self._control.ownership.check(name)
-        over = self._deleting[name] = asyncio.Event()
+        deletion = self._deleting[name] = _Deletion()
         try:
             for under_way in (self._loading.get(name), self._closing.get(name)):
                 if under_way is not None:
@@ -422,17 +435,21 @@ class Topics:
             loaded = self._open.get(name)
             if loaded is not None and not force:
                 loaded.check_unused()  # whoever it was loaded for is connected by now
-            await self._unload(name)
-            await self._store.delete(name.log_name)
-            await self._control.counters.forget_topic(name)
-            if name.partition < 0:  # a partition's schema is that of them all
-                await self._control.schemas.forget_topic(name)
-                await self._control.policies.forget_topic(name)
+            await self._delete_now(name)
+            deletion.is_done = True
         finally:
             del self._deleting[name]
-            over.set()
+            deletion.over.set()
         if not existed and topic is None:
             raise TopicNotFoundError(f"topic {name} does not exist")
+
+    async def _delete_now(self, name: TopicName) -> None:
+        await self._unload(name)
+        await self._store.delete(name.log_name)
+        await self._control.counters.forget_topic(name)
+        if name.partition < 0:  # a partition's schema is that of them all
+            await self._control.schemas.forget_topic(name)
+            await self._control.policies.forget_topic(name)
 
     async def _unload(self, name: TopicName) -> None:
         topic = self._open.get(name)
@@ -462,8 +479,8 @@ class Topics:
             under_way = [task for name, task in tasks.items() if belongs(name)]
             if under_way:
                 await asyncio.wait(under_way)
-        for over in [over for name, over in self._deleting.items() if belongs(name)]:
-            await over.wait()
+        for deletion in [each for name, each in self._deleting.items() if belongs(name)]:
+            await deletion.over.wait()
 
     async def _close_quietly(self, topic: Topic) -> list[Callable[[str], None]]:
         """Receipts for what was sent leave first. Returns who is to be told."""

@@ -228,15 +228,48 @@ def test_the_slower_of_two_deletions_leaves_the_next_topic_what_it_has(held_at: 
     run(scenario)
 
 
-def test_the_slower_of_two_deletions_ends_well() -> None:
+@pytest.mark.parametrize("turns", range(0, 60, 3))
+def test_the_slower_of_two_deletions_ends_well(turns: int) -> None:
+    """It was told to look the leader up again: a partition was being deleted by the other."""
+
     async def scenario(world: KafkaWorld) -> None:
-        peer, control = world.peer(), world.services.control
+        peer, control, delete = world.peer(), world.services.control, world.store.delete
         await made_with(peer, 7)
-        found = await asyncio.gather(deleted(peer), deleted(world.peer()))
-        if ErrorCode.NONE not in {each.error_code for each in found}:  # in each other's way
-            assert not (await deleted(peer)).error_code
+
+        async def slow(name: str) -> None:
+            await asyncio.sleep(0.1)
+            await delete(name)
+
+        world.store.delete = slow  # type: ignore[method-assign]
+        first = asyncio.ensure_future(deleted(peer))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        second = await deleted(world.peer())
+        assert not (await first).error_code
+        assert second.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert (await control.policies.of_topic(parse_topic("u"))).retention is None
         assert not await control.partitioned.partitions(parse_topic("u"))
+
+    run(scenario)
+
+
+def test_a_deletion_waits_for_another_that_fails_and_deletes_what_is_left() -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, delete, calls = world.peer(), world.store.delete, 0
+        await world.broker.topics.create(parse_topic("u"))
+
+        async def slow(name: str) -> None:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(0.1)
+            if calls == 1:
+                raise LedgerRecoveryError(f"{name}: too few bookies answer")
+            await delete(name)
+
+        world.store.delete = slow  # type: ignore[method-assign]
+        found = await asyncio.gather(*(deleted(each) for each in (peer, world.peer())))
+        assert [each.error_code for each in found] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        assert (calls, list(world.store.logs)) == (2, [])
 
     run(scenario)
 
