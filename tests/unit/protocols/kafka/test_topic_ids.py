@@ -417,6 +417,62 @@ def test_topics_are_deleted_by_their_ids() -> None:
     run(scenario)
 
 
+INVALID = int(ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_topic_that_is_there_twice_in_one_request_stays(single: bool) -> None:
+    """It was deleted, and its second name was told that there is no such topic."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        if single:
+            await world.services.control.partitioned.delete(parse_topic(TOPIC))
+            await world.broker.topics.create(parse_topic(TOPIC))
+        name, its_id = DeleteTopic(TOPIC), DeleteTopic(None, (await by_name(peer, TOPIC)).topic_id)
+        other, nobody = DeleteTopic(f"public/default/{TOPIC}"), DeleteTopic(None, uuid.uuid4())
+        gone = DeleteTopic("gone")
+        for asked, told in (
+            ((name, name, name), [(TOPIC, INVALID)]),
+            ((its_id, its_id), [(None, INVALID)]),
+            ((name, its_id), [(TOPIC, INVALID)]),
+            ((its_id, name, name), [(TOPIC, INVALID), (TOPIC, 0)]),
+            ((name, other), [(TOPIC, INVALID), (other.name, INVALID)]),
+            ((gone, gone, nobody, nobody), [("gone", INVALID), (None, INVALID)]),
+        ):
+            assert await deleted(peer, *asked) == told, asked
+            if (TOPIC, 0) not in told:
+                assert (await by_name(peer, TOPIC)).topic_id == its_id.topic_id
+            elif single:
+                await world.broker.topics.create(parse_topic(TOPIC))
+                its_id.topic_id = (await by_name(peer, TOPIC)).topic_id
+            else:
+                await world.services.control.partitioned.create(parse_topic(TOPIC), 1)
+                its_id.topic_id = (await by_name(peer, TOPIC)).topic_id
+        request = DeleteTopicsRequest(names=[TOPIC, TOPIC])
+        (found,) = (await peer.ask(ApiKey.DELETE_TOPICS, request, 5)).topics
+        assert (found.name, found.error_code) == (TOPIC, INVALID)
+        assert await deleted(peer, name) == [(TOPIC, 0)]
+
+    run(scenario)
+
+
+def test_a_topic_is_deleted_by_its_name_or_by_its_id() -> None:
+    """With both it was deleted by its name, whatever the id."""
+
+    async def scenario(world: KafkaWorld) -> None:
+        peer = world.peer()
+        its_id = (await by_name(peer, TOPIC)).topic_id
+        for topic_id in (its_id, uuid.uuid4()):
+            assert await deleted(peer, DeleteTopic(TOPIC, topic_id)) == [(TOPIC, INVALID)]
+        assert await deleted(peer, DeleteTopic(None, NO_UUID)) == [(None, INVALID)]
+        assert (await by_name(peer, TOPIC)).topic_id == its_id
+        both = DeleteTopic(TOPIC, its_id)  # refused by itself
+        assert await deleted(peer, both, DeleteTopic(TOPIC)) == [(TOPIC, INVALID), (TOPIC, 0)]
+
+    run(scenario)
+
+
 class Unowned(SoleBroker):
     """Nobody owns anything: another broker is chosen, which would choose this one."""
 

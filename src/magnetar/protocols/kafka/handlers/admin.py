@@ -9,8 +9,9 @@ is taken and has no effect, since clients must send one.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -55,6 +56,7 @@ from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletedTopic,
+    DeleteTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     GrownTopic,
@@ -71,6 +73,8 @@ EXISTS: Final = "it exists already"
 TWICE: Final = "the topic is there twice in one request"
 PLACED: Final = "owners of partitions are chosen by the cluster; give a number only"
 NOT_NUMBERED: Final = "partitions are not numbered from 0 on without gaps"
+BOTH: Final = "a topic is deleted by its name or by its id: give one of the two"
+NEITHER: Final = "a topic is deleted by its name or by its id: give one of them"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
 
@@ -301,34 +305,84 @@ async def _grow(
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    answer, turns = DeleteTopicsResponse(), session.turns()
-    await name_deleted(session.services, request)
+    answer, turns = DeleteTopicsResponse(topics=refused_topics(request)), session.turns()
+    names = await names_by_id(session.services, request)
     # A broker asks the one that is to own what nobody owns. Would that one choose again, it might
     # choose the first, which would ask it back, for ever.
     chosen = head.client_id == PeerLine.client_id
-    asked = [(each.name, each.topic_id) for each in request.topics]
+    asked = [(name_asked(each, names), each.topic_id) for each in request.topics]
     asked += [(name, NO_UUID) for name in request.names]
-    for name, topic_id in dict.fromkeys(asked):
+    meant: dict[TopicName, list[DeletedTopic]] = {}
+    for name, topic_id in asked:
         await turns.next()
         said = DeletedTopic(name, topic_id)
-        answer.topics.append(said)
         if name is None:
             said.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            answer.topics.append(said)
             continue
         try:
-            await _delete(session.services, topic_of(name), chosen)
+            meant.setdefault(topic_of(name), []).append(said)
+        except MagnetarError as error:
+            said.error_code, said.error_message = error_code(error), str(error)
+            answer.topics.append(said)
+    for topic, told in meant.items():
+        await turns.next()
+        if len(told) > 1:
+            answer.topics += _named_twice(told)
+            continue
+        (said,) = told
+        answer.topics.append(said)
+        try:
+            await _delete(session.services, topic, chosen)
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
 
 
-async def name_deleted(services: KafkaServices, request: DeleteTopicsRequest) -> None:
-    """Topics that are to be deleted by their ids get their names. Raises ``MetadataError``."""
-    by_id = [topic for topic in request.topics if topic.name is None]
-    if by_id:
-        found = await services.topic_ids.names(topic.topic_id for topic in by_id)
-        for topic in by_id:
-            topic.name = found.get(topic.topic_id)
+def refused_topics(request: DeleteTopicsRequest) -> list[DeletedTopic]:
+    """Take out of the request what is refused whatever there is, as Kafka does: what has a name and
+    an id, or neither, and what is there twice, which has one answer."""
+    refused, kept = list[DeletedTopic](), list[DeleteTopic]()
+    for topic in request.topics:
+        has_name, has_id = topic.name is not None, topic.topic_id != NO_UUID
+        if has_name != has_id:
+            kept.append(topic)
+            continue
+        why = BOTH if has_name else NEITHER
+        refused.append(DeletedTopic(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, why))
+    times = Counter((topic.name, topic.topic_id) for topic in kept)
+    times.update((name, NO_UUID) for name in request.names)
+    request.topics = [topic for topic in kept if times[topic.name, topic.topic_id] == 1]
+    request.names = [name for name in request.names if times[name, NO_UUID] == 1]
+    refused += [
+        DeletedTopic(name, topic_id, ErrorCode.INVALID_REQUEST, TWICE)
+        for (name, topic_id), count in times.items()
+        if count > 1
+    ]
+    return refused
+
+
+def _named_twice(told: Sequence[DeletedTopic]) -> list[DeletedTopic]:
+    """Of a topic that is there by its name and by its id, or by two names: it stays. Each name has
+    one answer."""
+    topic_id = next((each.topic_id for each in told if each.topic_id != NO_UUID), NO_UUID)
+    names = dict.fromkeys(each.name for each in told)
+    return [DeletedTopic(name, topic_id, ErrorCode.INVALID_REQUEST, TWICE) for name in names]
+
+
+async def names_by_id(
+    services: KafkaServices, request: DeleteTopicsRequest
+) -> dict[uuid.UUID, str]:
+    """The names of those topics that are to be deleted by their ids and are there. Raises
+    ``MetadataError``."""
+    return await services.topic_ids.names(
+        topic.topic_id for topic in request.topics if topic.name is None
+    )
+
+
+def name_asked(topic: DeleteTopic, names: Mapping[uuid.UUID, str]) -> str | None:
+    """``names``: as ``names_by_id`` found them. None: no topic has the id."""
+    return names.get(topic.topic_id) if topic.name is None else topic.name
 
 
 async def _delete(services: KafkaServices, topic: TopicName, chosen: bool) -> None:

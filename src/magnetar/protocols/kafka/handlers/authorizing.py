@@ -13,13 +13,12 @@ Why: docs/adr/0158-kafkas-requests-are-authorized-in-one-place.md.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from magnetar.cluster.security.permissions import Action
 from magnetar.model.errors import UnknownTopicIdError
-from magnetar.protocols.kafka.handlers.admin import name_deleted
+from magnetar.protocols.kafka.handlers.admin import name_asked, names_by_id, refused_topics
 from magnetar.protocols.kafka.handlers.cluster import all_names, name_topics, not_known
 from magnetar.protocols.kafka.handlers.configs import BROKER, TOPIC
 from magnetar.protocols.kafka.handlers.fetch import IDS_SINCE, name_fetched
@@ -34,6 +33,7 @@ from magnetar.wire.kafka.admin_messages import (
     AlteredResource,
     CreatedTopic,
     DeletedTopic,
+    DeleteTopic,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribedResource,
@@ -301,22 +301,24 @@ create_partitions: Final = by_topic(Action.ADMIN, _not_grown)
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest, handler: Handler
 ) -> Any:
+    told = refused_topics(request)
     request.names, refused = await apart(
         request.names, lambda name: session.grants.topic(Action.ADMIN, name)
     )
-    asked = [(topic.name, topic) for topic in request.topics]
-    await name_deleted(session.services, request)
-    named = [topic for topic in request.topics if topic.name is not None]
-    granted, not_granted = await sorted_out(session, Action.ADMIN, named)
-    request.topics = granted + [topic for topic in request.topics if topic.name is None]
+    told += [DeletedTopic(name, NO_UUID, NO_TOPIC, WHY_TOPIC) for name in refused]
+    found, granted = await names_by_id(session.services, request), list[DeleteTopic]()
+    for topic in request.topics:
+        name = name_asked(topic, found)
+        if name is None:
+            # The handler may find one by now, for which nobody has asked what the client may do.
+            told.append(DeletedTopic(None, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
+        elif await session.grants.topic(Action.ADMIN, name):
+            granted.append(topic)
+        else:  # the name of one that is asked for by its id is not told
+            told.append(DeletedTopic(topic.name, topic.topic_id, NO_TOPIC, WHY_TOPIC))
+    request.topics = granted
     answer = await handler(session, head, request)
-    told: list[tuple[str | None, uuid.UUID]] = [(name, NO_UUID) for name in refused]
-    # The name of one that is asked for by its id is not told.
-    hidden = {id(each) for each in not_granted}
-    told += [(name, each.topic_id) for name, each in asked if id(each) in hidden]
-    answer.topics += [
-        DeletedTopic(name, topic_id, NO_TOPIC, WHY_TOPIC) for name, topic_id in dict.fromkeys(told)
-    ]
+    answer.topics += told
     return answer
 
 
