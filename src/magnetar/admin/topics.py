@@ -214,9 +214,11 @@ class TopicService:
         parts = await parts_of(self._control, self._topics, name)
         if not force:  # before anything is said of it: a refusal sends nobody away
             await self._check_unused(parts)
-        await delete_partitioned(
-            self._control, self._topics, name, partial(self.delete_wherever, force=force)
-        )
+
+        async def delete(part: TopicName, _: object) -> None:
+            await self.delete_wherever(part, force)
+
+        await delete_partitioned(self._control, self._topics, name, delete)
 
     async def _check_unused(self, parts: Sequence[TopicName]) -> None:
         for part in parts:

@@ -35,6 +35,7 @@ from magnetar.model.errors import (
     NoNodeError,
     NotAllowedError,
     TopicNotFoundError,
+    UnknownTopicIdError,
 )
 
 log = structlog.get_logger(__name__)
@@ -221,12 +222,21 @@ class PartitionedTopics:
 
     # -- deleting with all partitions ---------------------------------------------------------
 
-    async def begin_deletion(self, name: TopicName) -> tuple[int, int]:
-        """No partition of it is made from now on. How many it has, and what for ``end_deletion``.
-        Raises ``TopicNotFoundError``, ``MetadataError``, ``BrokerMetadataError`` for a node that
-        cannot be read."""
-        topic, version = await self._change(name, lambda now: now._replace(goes=True))
-        return topic.partitions, version
+    async def begin_deletion(
+        self, name: TopicName, topic_id: uuid.UUID | None = None
+    ) -> tuple[PartitionedTopic, int]:
+        """No partition of it is made from now on. The topic, and what for ``end_deletion``.
+        ``topic_id``: of the one that is meant. Raises ``UnknownTopicIdError`` if the name is
+        another topic's by now, ``TopicNotFoundError``, ``MetadataError``, ``BrokerMetadataError``
+        for a node that cannot be read."""
+
+        def going(now: PartitionedTopic) -> PartitionedTopic:
+            # One without an id has that of its name, and so has whoever asks for it.
+            if topic_id is not None and now.topic_id not in (None, topic_id):
+                raise UnknownTopicIdError(f"{name} has another id than {topic_id}")
+            return now._replace(goes=True)
+
+        return await self._change(name, going)
 
     async def check_deletion(self, name: TopicName, version: int) -> None:
         """The topic whose deletion began with ``version`` is still there, and goes. Raises

@@ -12,7 +12,9 @@ of that name. Rules:
 * The topic's own node goes last: until then a deletion that fails half way can be asked for again.
   It goes by compare-and-set: what was made under the name meanwhile stays. So does what that one
   has: the slower of two deletions asks before each partition, and before what is said of the topic
-  goes, whether it is the same topic still.
+  goes, whether it is the same topic still. Who deletes a partition is told of which topic it is, by
+  its id, and may ask again when nothing can be made under the name any more: much may happen while
+  another broker is asked (Kafka's do; REST's have the name alone).
 * A partition that fails keeps none of the others: what can be deleted is, and the error names what
   is left. The topic says that it goes until all are gone.
 * A refusal (somebody is connected, and nobody has forced it) ends it, and takes back what was said.
@@ -23,6 +25,7 @@ Why: docs/adr/0218-partitioned-topics-say-that-they-go.md.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -49,9 +52,10 @@ STORE_AWAY: Final = (MetadataUnavailableError, SessionExpiredError)
 
 
 class _Going(NamedTuple):
-    """``version``: what ``PartitionedTopics.end_deletion`` wants."""
+    """``topic_id`` None: it has none. ``version``: for ``PartitionedTopics.end_deletion``."""
 
     parts: Sequence[TopicName]
+    topic_id: uuid.UUID | None
     version: int
 
 
@@ -71,13 +75,16 @@ async def delete_partitioned(
     control: ControlPlane,
     topics: Topics,
     name: TopicName,
-    delete_one: Callable[[TopicName], Awaitable[None]],
+    delete_one: Callable[[TopicName, uuid.UUID | None], Awaitable[None]],
+    topic_id: uuid.UUID | None = None,
 ) -> None:
-    """``delete_one``: a partition, wherever it is; ``TopicNotFoundError`` of it is fine: it was
-    never used. Raises ``TopicNotFoundError`` for a topic that has none, ``NotAllowedError`` of
+    """``delete_one``: a partition, wherever it is, of the topic with that id (None: it has none);
+    ``TopicNotFoundError`` of it is fine: it was never used. ``topic_id``: of the topic that is
+    meant, if the name may be another's by now. Raises ``UnknownTopicIdError`` if it is,
+    ``TopicNotFoundError`` for a topic that has no partitions, ``NotAllowedError`` of
     ``delete_one``, ``ServiceNotReadyError`` that names the partitions that are left and why, and
     ``MetadataError``."""
-    parts, version = await _begun(control, topics, name)
+    parts, found_id, version = await _begun(control, topics, name, topic_id)
 
     async def confirm() -> None:
         await control.partitioned.check_deletion(name, version)
@@ -85,7 +92,7 @@ async def delete_partitioned(
     async def delete(part: TopicName) -> None:
         with suppress(TopicNotFoundError):
             await confirm()
-            await delete_one(part)
+            await delete_one(part, found_id)
 
     ends = (NotAllowedError, *STORE_AWAY)
     try:
@@ -114,12 +121,17 @@ def _local(part: TopicName) -> str:
     return part.local
 
 
-async def _begun(control: ControlPlane, topics: Topics, name: TopicName) -> _Going:
+async def _begun(
+    control: ControlPlane, topics: Topics, name: TopicName, topic_id: uuid.UUID | None
+) -> _Going:
     try:
-        count, version = await control.partitioned.begin_deletion(name)
+        topic, version = await control.partitioned.begin_deletion(name, topic_id)
     except DamagedTopicError as error:  # of such a topic nothing is made
-        return _Going(await _used(topics, name, error), ANY_VERSION)
-    return _Going([name.of_partition(index) for index in range(count)], version)
+        if topic_id is not None:
+            raise  # whether it is the one that is meant cannot be said
+        return _Going(await _used(topics, name, error), None, ANY_VERSION)
+    parts = [name.of_partition(index) for index in range(topic.partitions)]
+    return _Going(parts, topic.topic_id, version)
 
 
 async def _used(topics: Topics, name: TopicName, error: DamagedTopicError) -> list[TopicName]:

@@ -15,7 +15,7 @@ first, and waits for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -405,10 +405,16 @@ class Topics:
         closing.add_done_callback(lambda _: self._closing.pop(name, None))
         return closing
 
-    async def delete(self, name: TopicName, force: bool) -> None:
+    async def delete(
+        self,
+        name: TopicName,
+        force: bool,
+        confirm: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Delete a topic for good. Raises ``TopicNotFoundError``, also if another deletion, which
         is waited for, has deleted it; ``NotAllowedError`` if somebody is connected and ``force`` is
-        not set.
+        not set; and what ``confirm`` raises, which is asked when nothing can be made under the name
+        any more, and before anything is deleted.
 
         A deletion that failed half way leaves a topic that does not exist and data that do: they
         are deleted too when it is asked for again."""
@@ -435,6 +441,8 @@ class Topics:
             loaded = self._open.get(name)
             if loaded is not None and not force:
                 loaded.check_unused()  # whoever it was loaded for is connected by now
+            if confirm is not None:
+                await confirm()
             await self._delete_now(name)
             deletion.is_done = True
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -284,8 +285,8 @@ def test_a_refusal_takes_back_what_was_said(monkeypatch: pytest.MonkeyPatch) -> 
         await peer.produce(topic="u-partition-0")
         peer.lose()
 
-        async def slow(self: PartitionedTopics, of: TopicName) -> tuple[int, int]:
-            found = await begin(self, of)
+        async def slow(self: PartitionedTopics, of: TopicName, *more: Any) -> Any:
+            found = await begin(self, of, *more)
             await world.peer().produce(topic="u-partition-0")
             return found
 

@@ -19,6 +19,7 @@ from magnetar.protocols.kafka.shares.share_records import (
     ShareStateRecord,
 )
 from magnetar.wire.kafka.admin_messages import DeleteTopicsResponse
+from magnetar.wire.kafka.schema import NO_UUID
 from magnetar.wire.kafka.share_state_messages import (
     FoundState,
     FoundStateTopic,
@@ -51,7 +52,7 @@ async def takes_part(world: KafkaWorld) -> object:
 
 
 async def deleted(world: KafkaWorld) -> object:
-    await _delete_one(world.services, parse_topic("t-partition-0"), chosen=False)
+    await _delete_one(world.services, parse_topic("t-partition-0"), NO_UUID, chosen=False)
     return None
 
 

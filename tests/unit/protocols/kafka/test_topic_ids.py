@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from magnetar.env.metadata import Versioned
 from magnetar.model.errors import BrokerMetadataError, MetadataFormatError
 from magnetar.protocols.kafka import topic_ids
 from magnetar.protocols.kafka.lines import PeerLine
+from magnetar.protocols.kafka.services import KafkaServices, Node
 from magnetar.protocols.kafka.topic_ids import SEARCH_S
 from magnetar.wire.kafka.admin_messages import (
     CreateTopicsRequest,
+    DeletedTopic,
     DeleteTopic,
     DeleteTopicsRequest,
+    DeleteTopicsResponse,
     NewTopic,
 )
 from magnetar.wire.kafka.apis import ApiKey
@@ -469,6 +473,101 @@ def test_a_topic_is_deleted_by_its_name_or_by_its_id() -> None:
         assert (await by_name(peer, TOPIC)).topic_id == its_id
         both = DeleteTopic(TOPIC, its_id)  # refused by itself
         assert await deleted(peer, both, DeleteTopic(TOPIC)) == [(TOPIC, INVALID), (TOPIC, 0)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("where", ["looked up", "on its way"])
+@pytest.mark.parametrize("single", [False, True])
+def test_a_deletion_by_id_leaves_the_topic_that_is_made_anew_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, single: bool, where: str
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, services = world.peer(), world.services
+        partitioned, topics = services.control.partitioned, world.broker.topics
+        if single:
+            await partitioned.delete(parse_topic(TOPIC))
+            await topics.create(parse_topic(TOPIC))
+        before = (await by_name(peer, TOPIC)).topic_id
+        await produced(peer, TOPIC, 1)
+        names, nodes, calls = services.topic_ids.names, KafkaServices.nodes, 0
+
+        async def made_anew() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                assert await deleted(world.peer(), DeleteTopic(TOPIC)) == [(TOPIC, 0)]
+                if single:
+                    await topics.create(parse_topic(TOPIC))
+                else:
+                    await partitioned.create(parse_topic(TOPIC), 1)
+                await produced(world.peer(), TOPIC, 3)
+
+        async def late_names(ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, str]:
+            found = await names(ids)
+            if found:
+                await made_anew()
+            return found
+
+        async def late_nodes(of: KafkaServices) -> Any:
+            await made_anew()
+            return await nodes(of)
+
+        if where == "looked up":
+            monkeypatch.setattr(services.topic_ids, "names", late_names)
+        else:
+            monkeypatch.setattr(KafkaServices, "nodes", late_nodes)
+        ((name, error),) = await deleted(peer, DeleteTopic(None, before))
+        assert (name, error != 0) == (TOPIC, True)
+        assert error == UNKNOWN or (where, single) == ("on its way", False)
+        after = (await by_name(peer, TOPIC)).topic_id
+        assert after not in (before, NO_UUID)
+        assert await fetched(peer, after) == {after: [b"0", b"1", b"2"]}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("index", ["", "-partition-0"])
+def test_the_owner_of_a_topic_compares_the_id_that_another_broker_deletes(
+    monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    async def scenario(world: KafkaWorld) -> None:
+        peer, services, other = world.peer(), world.services, Node(2, "other", 9092)
+        if not index:
+            await services.control.partitioned.delete(parse_topic(TOPIC))
+            await world.broker.topics.create(parse_topic(TOPIC))
+        its_id = (await by_name(peer, TOPIC)).topic_id
+        await produced(peer, TOPIC, 1)
+        asked = list[tuple[int, DeleteTopicsRequest]]()
+        error = int(ErrorCode.UNKNOWN_TOPIC_ID)
+
+        async def leader_of(*_: object) -> Node:
+            return other
+
+        async def ask(_: object, node: Node, key: int, version: int, request: Any) -> Any:
+            assert (node, key) == (other, ApiKey.DELETE_TOPICS)
+            asked.append((version, request))
+            return DeleteTopicsResponse(topics=[DeletedTopic(None, NO_UUID, error)])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(KafkaServices, "leader_of", leader_of)
+            patched.setattr(KafkaServices, "ask", ask)
+            found = await deleted(peer, DeleteTopic(None, its_id))
+        # Of a partition that is another topic's by now this topic has nothing more.
+        assert found == [(TOPIC, 0 if index else UNKNOWN)]
+        if index:
+            await services.control.partitioned.create(parse_topic(TOPIC), 1)
+            its_id = (await by_name(peer, TOPIC)).topic_id
+        ((version, request),) = asked
+        peer.client_id = PeerLine.client_id
+        (told,) = (await peer.ask(ApiKey.DELETE_TOPICS, request, version)).topics
+        assert (told.name, told.error_code) == (TOPIC + index, UNKNOWN if index else 0)
+        if index:
+            assert len(world.store.logs) == 1
+            request.topics[0].topic_id = its_id
+            (told,) = (await peer.ask(ApiKey.DELETE_TOPICS, request, version)).topics
+            assert told.error_code == 0
+        assert list(world.store.logs) == []
 
     run(scenario)
 

@@ -26,6 +26,7 @@ from magnetar.model.errors import (
     ReplicationFactorError,
     ServiceNotReadyError,
     TopicNotFoundError,
+    UnknownTopicIdError,
 )
 from magnetar.protocols.kafka.handlers.configs import (
     FROM_TOPIC,
@@ -77,6 +78,8 @@ BOTH: Final = "a topic is deleted by its name or by its id: give one of the two"
 NEITHER: Final = "a topic is deleted by its name or by its id: give one of them"
 BY_NAMES: Final = 5
 """The last version of DeleteTopics that has names alone."""
+BY_IDS: Final = 6
+"""The first that has ids."""
 
 
 # -- create -----------------------------------------------------------------------------------
@@ -305,7 +308,7 @@ async def _grow(
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    answer, turns = DeleteTopicsResponse(topics=refused_topics(request)), session.turns()
+    answer, turns = DeleteTopicsResponse(topics=refused_topics(head, request)), session.turns()
     names = await names_by_id(session.services, request)
     # A broker asks the one that is to own what nobody owns. Would that one choose again, it might
     # choose the first, which would ask it back, for ever.
@@ -333,19 +336,21 @@ async def delete_topics(
         (said,) = told
         answer.topics.append(said)
         try:
-            await _delete(session.services, topic, chosen)
+            await _delete(session.services, topic, said.topic_id, chosen)
         except MagnetarError as error:
             said.error_code, said.error_message = error_code(error), str(error)
     return answer
 
 
-def refused_topics(request: DeleteTopicsRequest) -> list[DeletedTopic]:
+def refused_topics(head: RequestHead, request: DeleteTopicsRequest) -> list[DeletedTopic]:
     """Take out of the request what is refused whatever there is, as Kafka does: what has a name and
-    an id, or neither, and what is there twice, which has one answer."""
+    an id, or neither, and what is there twice, which has one answer. A broker says both to the
+    owner of a topic."""
     refused, kept = list[DeletedTopic](), list[DeleteTopic]()
+    by_broker = head.client_id == PeerLine.client_id
     for topic in request.topics:
         has_name, has_id = topic.name is not None, topic.topic_id != NO_UUID
-        if has_name != has_id:
+        if has_name != has_id or (has_name and by_broker):
             kept.append(topic)
             continue
         why = BOTH if has_name else NEITHER
@@ -385,15 +390,22 @@ def name_asked(topic: DeleteTopic, names: Mapping[uuid.UUID, str]) -> str | None
     return names.get(topic.topic_id) if topic.name is None else topic.name
 
 
-async def _delete(services: KafkaServices, topic: TopicName, chosen: bool) -> None:
-    """``chosen``: by another broker, to own it if nobody does. Raises ``TopicNotFoundError``, and
+async def _delete(
+    services: KafkaServices, topic: TopicName, topic_id: uuid.UUID, chosen: bool
+) -> None:
+    """``chosen``: by another broker, to own it if nobody does. Raises ``TopicNotFoundError``;
+    ``UnknownTopicIdError`` if another has the name than that with the id, where one is given; and
     what a partition's owner refuses with."""
     await services.control.namespaces.check(topic)
     if await _has_partitions(services, topic):
-        one = partial(_delete_one, services, chosen=chosen)
-        await delete_partitioned(services.control, services.topics, topic, one)
+
+        async def delete(part: TopicName, found_id: uuid.UUID | None) -> None:
+            await _delete_one(services, part, found_id or NO_UUID, chosen)
+
+        meant = None if topic_id == NO_UUID else topic_id
+        await delete_partitioned(services.control, services.topics, topic, delete, meant)
     else:
-        await _delete_one(services, topic, chosen)
+        await _delete_one(services, topic, topic_id, chosen)
 
 
 async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
@@ -404,21 +416,39 @@ async def _has_partitions(services: KafkaServices, topic: TopicName) -> bool:
         return True
 
 
-async def _delete_one(services: KafkaServices, topic: TopicName, chosen: bool) -> None:
-    """A topic without partitions, or one partition, which has the name of a topic to its owner."""
+async def _delete_one(
+    services: KafkaServices, topic: TopicName, topic_id: uuid.UUID, chosen: bool
+) -> None:
+    """A topic without partitions, or one partition, which has the name of a topic to its owner, and
+    the id of the topic that it is of. The owner compares that when nothing can be made under the
+    name any more: the topic may have been deleted, and made anew, while it was asked."""
     leader = await services.leader_of(topic, await services.nodes(), chosen)
     if leader == services.node:
-        await services.topics.delete(topic, force=True)
+        confirm = partial(_confirm, services, topic, topic_id) if topic_id != NO_UUID else None
+        await services.topics.delete(topic, force=True, confirm=confirm)
         return
     if leader is NO_NODE:
         raise ServiceNotReadyError(f"the owner of {topic} does not speak Kafka's protocol")
     name = topic.local if topic.namespace == DEFAULT_NAMESPACE else str(topic)
-    request = DeleteTopicsRequest(names=[name])
-    key, version = ApiKey.DELETE_TOPICS, BY_NAMES
-    answer = await services.ask(leader, key, version, request)
+    version = BY_NAMES if topic_id == NO_UUID else BY_IDS
+    request = DeleteTopicsRequest([DeleteTopic(name, topic_id)], [name])  # what the version has
+    answer = await services.ask(leader, ApiKey.DELETE_TOPICS, version, request)
     said = told_one(answer.topics)
     error = said.error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise TopicNotFoundError(f"topic {topic} does not exist")
+    if error == ErrorCode.UNKNOWN_TOPIC_ID:
+        raise _other_id(topic, topic_id)
     if error:
         raise ServiceNotReadyError(f"{topic} is not deleted: {said.error_message}")
+
+
+async def _confirm(services: KafkaServices, topic: TopicName, topic_id: uuid.UUID) -> None:
+    # What is in memory may be of before a partition was made by an owner that was here until now.
+    await services.control.partitioned.sync()
+    if await services.topic_ids.of(topic) != topic_id:
+        raise _other_id(topic, topic_id)
+
+
+def _other_id(topic: TopicName, topic_id: uuid.UUID) -> UnknownTopicIdError:
+    return UnknownTopicIdError(f"{topic} has another id than {topic_id}")

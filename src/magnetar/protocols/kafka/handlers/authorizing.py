@@ -301,7 +301,7 @@ create_partitions: Final = by_topic(Action.ADMIN, _not_grown)
 async def delete_topics(
     session: KafkaSession, head: RequestHead, request: DeleteTopicsRequest, handler: Handler
 ) -> Any:
-    told = refused_topics(request)
+    told = refused_topics(head, request)
     request.names, refused = await apart(
         request.names, lambda name: session.grants.topic(Action.ADMIN, name)
     )
