@@ -96,12 +96,12 @@ def create(
         app.include_router(termination_api.routes(termination))
     if compaction is not None:
         app.include_router(compaction_api.routes(compaction))
-    if messages is not None:
-        app.include_router(message_api.routes(messages))
     if schemas is not None:
         app.include_router(schema_api.routes(schemas))
     if policies is not None and topics is not None:
         app.include_router(policy_api.routes(policies, topics))
+    if messages is not None:  # behind the rate of a subscription `messageid`, which is no time
+        app.include_router(message_api.routes(messages))
     if policies is not None and backlogs is not None:  # before a path of brokers that it fits
         app.include_router(backlog_api.routes(policies, backlogs))
     if brokers is not None:

@@ -75,7 +75,8 @@ READ: Final = (
 )  # fmt: skip
 """Parts of a topic that who produces or consumes may read."""
 RATE: Final = "dispatchRate"
-"""Of a topic; behind the name of a subscription, of that."""
+"""Of a topic; behind the name of a subscription, of that
+(``routes.policy_api.SUBSCRIPTION_RATES``)."""
 QUESTIONS: Final = ("compatibility", "version")
 """Of schemas, asked by POST."""
 
@@ -124,6 +125,8 @@ def _of_topic(method: str, name: TopicName, rest: Sequence[str]) -> Need:
     part, reads = rest[0] if rest else "", method in ("GET", "HEAD")
     if rest[1:] == [RATE] and (reads or method == "POST" or part != "subscription"):
         return OfTopics(Action.ADMIN, name)  # a policy, whatever the subscription is called
+    if part == "subscription" and rest[2:] == [RATE]:
+        return OfTopics(Action.ADMIN, name)
     if part in CONSUMERS:
         return OfTopics(Action.CONSUME, name)
     if reads and part in READ:

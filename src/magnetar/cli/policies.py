@@ -395,7 +395,8 @@ def remove_topic(topic: str, policies: tuple[str, ...], subscription: str | None
 def _of_topic(path: str, part: str, subscription: str | None = None) -> str:
     """``subscription``: whose rate of dispatch is meant."""
     if subscription is not None and part == TO_EACH:
-        return f"{path}/{subscription_segment(subscription)}/dispatchRate"
+        # Not Pulsar's path: some names of subscriptions have another meaning in that.
+        return f"{path}/subscription/{subscription_segment(subscription)}/dispatchRate"
     return f"{path}/{OF_TOPICS.get(part, part)}"
 
 

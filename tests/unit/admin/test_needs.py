@@ -54,6 +54,8 @@ LIST, TENANT, SUPER = OfTopics(Action.LOOKUP, NS), OfTenant("a"), NeededLevel.SU
         ("POST", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", ADMIN),
         ("PUT", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", CONSUME),
         ("DELETE", "/admin/v2/persistent/a/b/c/subscription/dispatchRate", CONSUME),
+        ("POST", "/admin/v2/persistent/a/b/c/subscription/s/dispatchRate", ADMIN),
+        ("DELETE", "/admin/v2/persistent/a/b/c/subscription/subscription/dispatchRate", ADMIN),
         ("GET", "/admin/v2/persistent/a/b/c/retention", ADMIN),
         ("GET", "/admin/v2/persistent/a/b/c/permissions", ADMIN),
         ("GET", "/lookup/v2/topic/persistent/a/b/c", LOOKUP),

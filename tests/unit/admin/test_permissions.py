@@ -133,7 +133,7 @@ POLICIES: Final[Mapping[str, str]] = {
         "maxProducers maxConsumers maxConsumersPerSubscription maxSubscriptionsPerTopic "
         "maxUnackedMessagesOnConsumer maxUnackedMessagesOnSubscription maxMessageSize "
         "schemaCompatibilityStrategy schemaValidationEnforced backlogQuota backlogQuotaMap "
-        "{subscription}/dispatchRate"
+        "{subscription}/dispatchRate subscription/{subscription}/dispatchRate"
     ),
 }
 """Whatever is done with them is the admins'."""

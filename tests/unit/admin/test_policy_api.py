@@ -222,6 +222,29 @@ def test_a_subscription_that_is_called_dispatch_rate() -> None:
     serve(scenario)
 
 
+@pytest.mark.parametrize("name", ["subscription", "permissions", "messageid", "a%252Fb", "s"])
+def test_the_rate_of_a_subscription_that_is_called_as_a_part_of_paths(name: str) -> None:
+    """By Pulsar's path a subscription `dispatchRate` was deleted, what was permitted to a role was
+    changed, and a time that is none was refused."""
+
+    async def scenario(p: Platform) -> None:
+        await p.client.put(f"{P}/t")
+        for other in ("dispatchRate", name):
+            assert await p.status("PUT", f"{P}/t/subscription/{other}") == 204
+        path, pulsars = (f"{P}/t/{each}{name}/dispatchRate" for each in ("subscription/", ""))
+        assert await p.status("GET", path) == 204
+        assert await p.status("POST", path, json=DISPATCH) == 204
+        assert (await p.client.get(path)).json() == DISPATCH
+        assert (await p.client.get(pulsars)).json() == DISPATCH
+        assert (await p.client.get(f"{path}?applied=true")).json() == DISPATCH
+        assert await p.status("DELETE", path) == 204
+        assert await p.status("GET", path) == 204
+        assert "dispatchRate" in (await p.client.get(f"{P}/t/subscriptions")).json()
+        assert await p.status("DELETE", f"{P}/t/subscription/{name}") == 204
+
+    serve(scenario)
+
+
 def test_deduplication_has_another_name_at_a_topic() -> None:
     """As in Pulsar."""
 

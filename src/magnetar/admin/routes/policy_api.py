@@ -21,6 +21,14 @@ from magnetar.admin.topics import TopicService
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
+SUBSCRIPTION_RATES: Final = (
+    TOPIC + "/{subscription}/dispatchRate",
+    TOPIC + "/subscription/{subscription}/dispatchRate",
+)
+"""Pulsar's path, and ours, which can mean nothing else: where a subscription is called as other
+parts of paths are, Pulsar's is theirs (``DELETE .../subscription/dispatchRate`` deletes the
+subscription ``dispatchRate``, ``.../permissions/dispatchRate`` is of a role)."""
+
 Seconds = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 
@@ -169,7 +177,8 @@ def routes(policies: PolicyService, topics: TopicService) -> APIRouter:
             _add_topic(router, policies, policy)
     for policy in TOPICS_ONLY:
         _add_topic(router, policies, policy)
-    _add_subscriptions(router, policies)
+    for path in SUBSCRIPTION_RATES:
+        _add_subscriptions(router, policies, path)
     _add_expiry(router, topics)
     return router
 
@@ -256,8 +265,8 @@ def _add_by_query(router: APIRouter, service: PolicyService, path: str, field: s
         return Response(status_code=204)
 
 
-def _add_subscriptions(router: APIRouter, service: PolicyService) -> None:
-    path = TOPIC + "/{subscription}/dispatchRate"
+def _add_subscriptions(router: APIRouter, service: PolicyService, path: str) -> None:
+    """The same at each of ``SUBSCRIPTION_RATES``."""
 
     @router.get(path)
     async def get(
