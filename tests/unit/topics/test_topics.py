@@ -20,6 +20,7 @@ from magnetar.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
+from magnetar.model.ids import EARLIEST
 from magnetar.topics.load_queue import LoadQueue
 from magnetar.topics.topic import Topic
 from magnetar.wire.pulsar.codes import ServerError
@@ -439,6 +440,45 @@ def test_a_subscription_too_many_leaves_no_cursor(monkeypatch: pytest.MonkeyPatc
         answer = await peer.subscribe("another", consumer_id=2)
         assert answer.error.error == ServerError.TOO_MANY_REQUESTS
         assert list(world.log().cursors.durable()) == ["s"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_producer", [False, True])
+def test_no_subscription_is_made_for_a_client_that_has_gone(is_producer: bool) -> None:
+    """It broke off while the topic was opened. The subscription was made after that, also if it
+    was deleted meanwhile, and kept what nobody would acknowledge."""
+
+    async def scenario(world: World) -> None:
+        await world.admin.create(TOPIC)
+        await world.admin.create_subscription(TOPIC, "there", EARLIEST)
+        await world.services.topics._unload(parse_topic(TOPIC))
+        open_log = world.store.open
+
+        async def slow_open(name: str, policy: LogPolicy | None = None, **more: Any) -> MemoryLog:
+            await asyncio.sleep(1)
+            return await open_log(name, policy, **more)
+
+        world.store.open = slow_open  # type: ignore[method-assign, assignment]
+        peers = world.peer(), world.peer()
+        for peer in peers:
+            await peer.heard()
+            if is_producer:
+                peer.tell(peer.produce_command(initial_subscription_name="new"))
+            else:
+                peer.tell(peer.subscribe_command("there"))
+                peer.tell(peer.subscribe_command("new", consumer_id=2))
+            await asyncio.sleep(0.2)
+            peer.lose()
+        await asyncio.sleep(2)
+        assert await world.admin.subscriptions(TOPIC) == ["there"]
+        assert not world.topic().subscriptions["there"].consumers
+        if is_producer:
+            again = await world.peer().produce(initial_subscription_name="new")
+        else:
+            again = await world.peer().subscribe("new")
+        assert again.type in (BaseCommand.SUCCESS, BaseCommand.PRODUCER_SUCCESS)
+        assert await world.admin.subscriptions(TOPIC) == ["new", "there"]
 
     run(scenario)
 

@@ -6,7 +6,7 @@ by side. Past ``REQUESTS_MAX`` waiting or running, or ``REQUEST_BYTES_MAX`` of t
 connection is told so (``requests_crowded``) and is not read until half of them are answered.
 
 When the client has gone, large answers, which change nothing, are not worked on any more; other
-requests end as they would.
+requests end as they would, but that they make no subscription (``Session.check_open``).
 
 A request that ends with an error that is none of ours ends the connection: its client must not
 wait for an answer that will not come.

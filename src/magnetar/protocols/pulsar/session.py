@@ -581,6 +581,13 @@ class Session(FramedConnection):
         has = len(self.producers) + len(self.consumers) + len(self.leaving) + len(self.watches)
         self.services.attached.check_room(has)
 
+    def check_open(self, what: str) -> None:
+        """Before something is made for the client that stays when it has gone: who has gone
+        meanwhile, while the topic was opened, may want it no more, or have had it deleted. Raises
+        ``ServiceNotReadyError``."""
+        if self.closed:
+            raise ServiceNotReadyError(f"{what} is not made: who asked for it is gone")
+
     def requests_crowded(self, crowded: bool) -> None:
         """There are too many requests under way, or no longer."""
         if crowded:

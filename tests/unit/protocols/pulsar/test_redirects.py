@@ -127,6 +127,29 @@ def test_who_is_on_the_way_counts_as_a_consumer() -> None:
     steered(scenario)
 
 
+def test_no_subscription_is_made_for_a_client_that_went_while_the_topic_was_opened() -> None:
+    async def scenario(world: World, double: Double) -> None:
+        await world.services.topics.unload(world.topic().name)
+        open_log = world.store.open
+
+        async def slow_open(*about: Any, **more: Any) -> Any:
+            await asyncio.sleep(1)
+            return await open_log(*about, **more)
+
+        world.store.open = slow_open  # type: ignore[method-assign]
+        peer = world.peer(version=CPP)
+        await peer.heard()
+        peer.tell(peer.subscribe_command())
+        await asyncio.sleep(0.5)
+        peer.lose()
+        await asyncio.sleep(1)
+        assert not world.topic().subscriptions
+        assert await sent_to(world.peer(version=CPP)) == URL
+        assert list(world.topic().subscriptions) == ["s"]
+
+    steered(scenario)
+
+
 def test_it_is_told_once_its_client_is_ready() -> None:
     async def scenario(world: World, double: Double) -> None:
         peer = world.peer(version=CPP)

@@ -38,6 +38,7 @@ from magnetar.protocols.pulsar.consumer_stats import consumer_stats_reply
 from magnetar.protocols.pulsar.deliveries import SessionConsumer
 from magnetar.protocols.pulsar.handlers.redirects import (
     asked_for_messages,
+    check_wanted,
     leaving_cursor,
     send_elsewhere,
     stay_if_leaving,
@@ -161,6 +162,7 @@ async def _join(
     properties = check_subscribe(request)
     if services.followed is not None:
         _forget_sought(session, topic, request.subscription)
+    check_wanted(session, topic, request.subscription)
     was_there = request.subscription in topic.subscriptions
     subscription = await open_subscription(
         topic,

@@ -17,6 +17,7 @@ from magnetar.model.errors import (
 )
 from magnetar.model.ids import EARLIEST
 from magnetar.protocols.pulsar.bounds import check_producer
+from magnetar.protocols.pulsar.handlers.redirects import check_wanted
 from magnetar.protocols.pulsar.handlers.schemas import producer_version
 from magnetar.protocols.pulsar.receipts import SessionProducer
 from magnetar.protocols.pulsar.session import Session
@@ -81,6 +82,7 @@ async def _open_on(
     schema_version = await producer_version(session, topic.name, request)
     if request.initial_subscription_name:
         made = request.initial_subscription_name
+        check_wanted(session, topic, made)
         await open_durable(topic, made, EARLIEST, {}, topic.makes_subscriptions)
     producer = _make(session, topic, request, properties)
     await _admit(ProducerAdmission(session, topic, producer, request, schema_version))

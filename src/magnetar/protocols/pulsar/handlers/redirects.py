@@ -73,6 +73,7 @@ async def send_elsewhere(
         )
     begin = await topic.position_at(start) if isinstance(start, PublishTime) else start
     if request.durable:
+        check_wanted(session, topic, request.subscription)
         await open_subscription(topic, request.subscription, True, begin, properties)
     if not session.closed:
         if len(session.sent) >= SENT_MAX:
@@ -82,6 +83,13 @@ async def send_elsewhere(
         session.leaving[request.consumer_id] = leaving
         session.write(success(request.request_id))
     return True
+
+
+def check_wanted(session: Session, topic: SubscribableTopic, name: str) -> None:
+    """Raise ``ServiceNotReadyError`` if the subscription would be made for a client that has gone:
+    one that comes back asks for it again."""
+    if name not in topic.subscriptions:
+        session.check_open(f"subscription {name} of {topic.name}")
 
 
 def subscribed_again(session: Session, topic: str, request: CommandSubscribe) -> bool:
