@@ -53,6 +53,9 @@ NEW_TOPICS: Final = "autoTopicCreation"
 NEW_SUBSCRIPTIONS: Final = "autoSubscriptionCreation"
 OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled", **OTHER_AT_TOPICS}
 """Parts that have another name in a topic's paths."""
+PARTS_OF_PATHS: Final = frozenset({"subscription", "permissions", "messageid"})
+"""Subscriptions that are called so: Pulsar's path of their rate has another meaning, and ours, which
+has but one, is asked for (brokers of earlier releases have it not)."""
 PARTS: Final = (
     "retention",
     "messageTTL",
@@ -395,8 +398,8 @@ def remove_topic(topic: str, policies: tuple[str, ...], subscription: str | None
 def _of_topic(path: str, part: str, subscription: str | None = None) -> str:
     """``subscription``: whose rate of dispatch is meant."""
     if subscription is not None and part == TO_EACH:
-        # Not Pulsar's path: some names of subscriptions have another meaning in that.
-        return f"{path}/subscription/{subscription_segment(subscription)}/dispatchRate"
+        between = "/subscription" if subscription in PARTS_OF_PATHS else ""
+        return f"{path}{between}/{subscription_segment(subscription)}/dispatchRate"
     return f"{path}/{OF_TOPICS.get(part, part)}"
 
 

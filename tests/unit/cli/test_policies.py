@@ -189,9 +189,10 @@ def test_rates(command: Command) -> None:
     assert command("namespaces", "policies", "remove", DEFAULT, *parts)[0] == 0
 
 
-def test_a_rate_of_one_subscription(command: Command) -> None:
+@pytest.mark.parametrize("name", ["a/b c", "subscription", "permissions", "messageid"])
+def test_a_rate_of_one_subscription(command: Command, name: str) -> None:
     topic = "topics", "policies"
-    mine = "--subscription", "a/b c"
+    mine = "--subscription", name
     each = "--subscription-dispatch-rate"
     assert command(*topic, "set", "a", each, "7")[0] == 0
     assert command(*topic, "set", "a", *mine, each, "9,relative")[0] == 0
