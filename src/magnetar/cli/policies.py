@@ -54,8 +54,8 @@ NEW_SUBSCRIPTIONS: Final = "autoSubscriptionCreation"
 OF_TOPICS: Final = {DEDUPLICATION: "deduplicationEnabled", **OTHER_AT_TOPICS}
 """Parts that have another name in a topic's paths."""
 PARTS_OF_PATHS: Final = frozenset({"subscription", "permissions", "messageid"})
-"""Subscriptions that are called so: Pulsar's path of their rate has another meaning, and ours, which
-has but one, is asked for (brokers of earlier releases have it not)."""
+"""Subscriptions that are called so: Pulsar's path of their rate has another meaning, and ours,
+which has but one, is asked for (brokers of earlier releases have it not)."""
 PARTS: Final = (
     "retention",
     "messageTTL",
