@@ -1,14 +1,15 @@
 """Kill, pause and stop brokers at random while the official client uses many topics; then count.
 
     python -m tests.chaos.shared_topics [--kills 30] [--kinds killed,stopped,paused] [--topics 50]
-                                        [--brokers 3] [--bookies 5] [--seed N]
+                                        [--brokers 3] [--bookies 5] [--round-s 0.02] [--seed N]
 
 Each fault is one of: ``kill -9``; SIGTERM, on which a broker hands its topics over; SIGSTOP past
 its session, after which it finds that it has lost them and ends. The broker is started again.
 
 Invariants, per topic: every acknowledged message is there once, in order, and its consumer got it.
 Printed: for each kind of fault, how long topics of that broker were without an acknowledgement.
-Exit code 1 on any violation.
+Exit code 1 on any violation. With thousands of topics give more seconds to a round, which brings a
+message to each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from magnetar.env.metadata_stores.zookeeper_server import ZooKeeperServer
 from tests.chaos.crash_publish import judge
 from tests.scenarios.cluster import SESSION_MS, Cluster
-from tests.scenarios.many_topics import ManyTopics
+from tests.scenarios.many_topics import ROUND_S, ManyTopics
 from tests.scenarios.publisher import read_back
 from tests.scenarios.shared_brokers import Brokers
 
@@ -75,7 +76,13 @@ def told(gaps_s: Sequence[float]) -> str:
 
 
 def run(
-    kills: int, kinds: Sequence[str], topics: int, brokers: int, bookies: int, seed: int
+    kills: int,
+    kinds: Sequence[str],
+    topics: int,
+    brokers: int,
+    bookies: int,
+    round_s: float,
+    seed: int,
 ) -> int:
     rng = random.Random(seed)
     names = [f"persistent://public/default/chaos-{number}" for number in range(topics)]
@@ -89,7 +96,7 @@ def run(
             cluster.start_bookies()
             several = Brokers(cluster, quorums, brokers)
             several.start(*range(brokers))
-            traffic = ManyTopics(several.service_url, names)
+            traffic = ManyTopics(several.service_url, names, round_s)
             traffic.start()
             traffic.wait_all_answered()
             faults = Faults(several, traffic, rng)
@@ -125,6 +132,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=50)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--bookies", type=int, default=5)
+    parser.add_argument("--round-s", type=float, default=ROUND_S)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     sys.exit(run(**vars(arguments)))

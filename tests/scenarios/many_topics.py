@@ -82,19 +82,21 @@ def _longest_gap_s(events_s: Sequence[float], since_s: float, until_s: float) ->
 
 
 class ManyTopics(threading.Thread):
-    """Traffic on all of ``topics`` until it is told to stop."""
+    """Traffic on all of ``topics`` until it is told to stop: a message to each, then a pause of
+    ``round_s``."""
 
-    def __init__(self, service_url: str, topics: Sequence[str]) -> None:
+    def __init__(self, service_url: str, topics: Sequence[str], round_s: float = ROUND_S) -> None:
         super().__init__(name="traffic", daemon=True)
         self._clients = connect(service_url), connect(service_url)
         self.topics = [TopicTraffic(name, *self._clients) for name in topics]
         self._stopped = threading.Event()
+        self._round_s = round_s
 
     def run(self) -> None:
         while not self._stopped.is_set():
             for topic in self.topics:
                 topic.send()
-            time.sleep(ROUND_S)
+            time.sleep(self._round_s)
 
     def wait_all_answered(self, more: int = 5) -> None:
         """Until each topic has that many more acknowledgements."""
