@@ -39,6 +39,11 @@ def test_a_broker_that_hears_late_that_ledgers_are_gone_goes_on() -> None:
     assert run_cluster(20261127900000, kind="steered").failure is None
 
 
+def test_a_consumer_that_has_unsubscribed_waits_for_nothing() -> None:
+    """The broker had ended it with its subscription, and the run waited for what it would get."""
+    assert run_cluster(20261129730244, kind="steered").failure is None
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(3, tracing=True, kind="steered") for _ in range(2))
     assert first.trace == again.trace

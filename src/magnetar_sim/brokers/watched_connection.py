@@ -447,6 +447,9 @@ class WatchedConnection:
             found = asked.topic.subscriptions.get(asked.subscription.name)
             if found is asked.subscription:
                 del asked.topic.subscriptions[asked.subscription.name]
+            for consumer_id, consumer in list(self._consumers.items()):
+                if consumer is asked:  # it ends with its subscription, and nobody closes it
+                    self._drop(consumer_id)
             self._watch.count("subscriptions that ended")
 
     def _error(self, command: BaseCommand, _payload: memoryview) -> None:
