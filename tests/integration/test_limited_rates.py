@@ -48,10 +48,10 @@ def dispatch(messages: int) -> dict[str, Any]:
 def publish(client: pulsar.Client, **options: Any) -> float:
     """``COUNT`` messages; returns the seconds until all are stored."""
     producer = client.create_producer(TOPIC, **options)
+    failed: list[pulsar.Result] = []
     begun_s = time.monotonic()
     for number in range(COUNT):
         producer.send_async(b"%d" % number, lambda result, _: failed.append(result))
-    failed: list[pulsar.Result] = []
     producer.flush()
     took_s = time.monotonic() - begun_s
     assert set(failed) == {pulsar.Result.Ok}
