@@ -1092,6 +1092,11 @@ public final class AdminPeer {
                 : method.contains("undle") || method.endsWith("HashPositions")
                 ? "0x00000000_0xffffffff" : "x";
         }
+        if (method.startsWith("download") && index == 0) {  // or it lies where this was started
+            File got = new File(file.getPath() + ".got");
+            got.deleteOnExit();
+            return got.getPath();
+        }
         boolean uploads = UPLOADING.stream().anyMatch(each -> each.isAssignableFrom(part))
             && (index == 1 || index == 5);
         return uploads ? file.getPath() : "x";
