@@ -39,7 +39,7 @@ from magnetar.env.tasks import TaskScope
 from magnetar.log.managed.appender_states import NEXT, AppenderEvent, AppenderState
 from magnetar.log.managed.chain import LedgerInfo
 from magnetar.log.managed.chain_store import ChainStore
-from magnetar.log.managed.gone import not_opened
+from magnetar.log.managed.gone import open_needed
 from magnetar.log.managed.ledgers import (
     ChainReader,
     ChainWriter,
@@ -60,7 +60,6 @@ from magnetar.model.errors import (
     LogTerminatedError,
     MagnetarError,
     NoSpaceError,
-    NoSuchLedgerError,
 )
 from magnetar.model.ids import Position
 from magnetar.model.ledger import LOG_KEY
@@ -425,10 +424,7 @@ class Appender:
             else:
                 return closed.last_entry_id, closed.length, None
         former.recovering = True
-        try:
-            reader = await self._ledgers.open(former.ledger_id)
-        except NoSuchLedgerError as error:
-            raise not_opened(self._name, former.ledger_id, error) from error
+        reader = await open_needed(self._ledgers, self._name, former.ledger_id)
         end = Position(former.ledger_id, reader.last_add_confirmed)
         if end < self._chain.confirmed:
             # Given up at an operator's word, with what was served here: whoever opens the log next

@@ -23,7 +23,7 @@ from magnetar.log.managed.cursor_format import (
     recovery_start,
 )
 from magnetar.log.managed.cursor_store import CursorStore
-from magnetar.log.managed.gone import not_opened
+from magnetar.log.managed.gone import open_needed
 from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import RecordNode
 from magnetar.log.managed.records import CursorRecord
@@ -33,7 +33,6 @@ from magnetar.model.errors import (
     LogError,
     MagnetarError,
     NoEntryError,
-    NoSuchLedgerError,
     ProtocolError,
 )
 from magnetar.model.ids import Position
@@ -111,10 +110,7 @@ async def stored_images(name: str, record: CursorRecord, ledgers: Ledgers) -> Se
     ``LogError`` when the ledger is not what a cursor wrote."""
     if record.ledger_id is None:
         return ()
-    try:
-        reader = await ledgers.open(record.ledger_id)
-    except NoSuchLedgerError as error:
-        raise not_opened(name, record.ledger_id, error) from error
+    reader = await open_needed(ledgers, name, record.ledger_id)
     try:
         return await _read_images(name, record.ledger_id, reader)
     except LogError as error:

@@ -10,6 +10,7 @@ Why: docs/adr/0237-a-ledger-that-is-gone-is-entered-anew-empty.md.
 from __future__ import annotations
 
 from magnetar.env.metadata import MetadataStore
+from magnetar.log.managed.ledgers import ChainReader, Ledgers
 from magnetar.log.managed.node import stored_record
 from magnetar.log.managed.records import (
     NAME_PARTS,
@@ -18,7 +19,7 @@ from magnetar.log.managed.records import (
     decode_log,
     log_path,
 )
-from magnetar.model.errors import LogError, MagnetarError, NoNodeError
+from magnetar.model.errors import LogError, MagnetarError, NoNodeError, NoSuchLedgerError
 from magnetar.model.ledger import COMPACTED_KEY, CURSOR_KEY, LOG_KEY
 
 
@@ -30,9 +31,13 @@ def gone(of: str, how: str, ledger_id: int, error: MagnetarError) -> str:
     )
 
 
-def not_opened(of: str, ledger_id: int, error: MagnetarError) -> LogError:
-    """See ``gone``."""
-    return LogError(gone(of, "cannot be opened", ledger_id, error))
+async def open_needed(ledgers: Ledgers, of: str, ledger_id: int) -> ChainReader:
+    """``Ledgers.open`` of one that ``of`` (see ``gone``) is opened with. Raises ``LogError`` if it
+    is gone."""
+    try:
+        return await ledgers.open(ledger_id)
+    except NoSuchLedgerError as error:
+        raise LogError(gone(of, "cannot be opened", ledger_id, error)) from error
 
 
 async def named_by(metadata: MetadataStore, of: str, ledger_id: int) -> dict[str, bytes]:

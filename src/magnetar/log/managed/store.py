@@ -37,7 +37,7 @@ from magnetar.log.managed.cursor_search import (
 from magnetar.log.managed.cursor_store import CursorLimits, finish_deletion
 from magnetar.log.managed.cursors import CursorContext
 from magnetar.log.managed.followed_log import FollowedLog
-from magnetar.log.managed.gone import not_opened
+from magnetar.log.managed.gone import open_needed
 from magnetar.log.managed.history import History, NoHistory
 from magnetar.log.managed.ledgers import Ledgers
 from magnetar.log.managed.managed_log import LogContext, ManagedLog
@@ -62,7 +62,6 @@ from magnetar.model.errors import (
     LogFencedError,
     MagnetarError,
     NoNodeError,
-    NoSuchLedgerError,
     NoSuchLogError,
     OtherEngineError,
 )
@@ -273,10 +272,7 @@ class ManagedLogStore:
         store = ChainStore(name, chain, node, self._ledgers)
         if chain.ledgers and not chain.ledgers[-1].closed:
             info = chain.ledgers[-1]
-            try:
-                reader = await self._ledgers.open(info.ledger_id)
-            except NoSuchLedgerError as error:
-                raise not_opened(name, info.ledger_id, error) from error
+            reader = await open_needed(self._ledgers, name, info.ledger_id)
             last = reader.last_add_confirmed
             where = f"log {name}, ledger {info.ledger_id}"
             extent = await extent_of(reader, info.first_offset, last, where)
