@@ -165,10 +165,9 @@ async def _open(asked: BoundQuestion) -> None:
 async def _bind(asked: BoundQuestion) -> None:
     request, reply = asked.request, asked.reply
     properties = check_subscription(request.subscription, request.properties)
-    if asked.session.closed:
-        # Who asked was told that it failed, while the topic was opened here: made now, it would be
-        # a subscription that nobody wants any more.
-        raise ServiceNotReadyError(f"who asked for {request.subscription} is gone")
+    # The broker that asked was told that it failed, if the connection broke while the topic was
+    # opened here, and its client may go elsewhere.
+    asked.session.check_open(f"subscription {request.subscription}")
     lent = await asked.bindings.bind(
         asked.topic,
         request.subscription,
