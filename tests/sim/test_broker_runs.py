@@ -92,6 +92,11 @@ def test_who_asks_a_broker_that_ends_meanwhile_is_told() -> None:
     assert run_cluster(20261129001882).failure is None
 
 
+def test_what_arrives_while_expired_messages_are_looked_for_is_delivered() -> None:
+    """The search gave the log's end as it was when it had ended: what came meanwhile expired."""
+    assert run_cluster(20261129771181).failure is None
+
+
 def test_a_seed_repeats_its_run_whatever_the_hash_seed() -> None:
     code = (
         "from magnetar_sim.cluster_run import run_cluster\n"

@@ -647,8 +647,9 @@ class ReadableLog(Protocol):
     async def first_at(self, time_ms: int) -> Position:
         """The smallest position whose entry was published at ``time_ms`` (milliseconds since
         1970) or later, by its producer's clock: of several producers the clocks differ, so later
-        entries may have been published earlier. The place after the readable end if there is
-        none. Raises as ``read``."""
+        entries may have been published earlier. If there is none the place after the readable end,
+        as it was when the search began: what comes meanwhile lies at that place or behind it, so
+        that nobody who skips what is before it skips that. Raises as ``read``."""
         ...
 
     def stats(self) -> LogStats: ...

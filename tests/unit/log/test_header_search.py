@@ -49,6 +49,25 @@ def test_what_is_there_and_cannot_be_found_ends_the_search(greatest_ms: int) -> 
     asyncio.run(scenario())
 
 
+def test_what_comes_while_the_last_header_is_read_lies_behind_what_is_found() -> None:
+    """All that was confirmed meanwhile was passed over, too: it expired with what was old."""
+
+    async def scenario() -> None:
+        chain = chain_of(LedgerInfo(1, 5, 50, 1, 2, greatest_ms=100))
+        chain.confirm(0, chain.end_offset + 1)
+
+        async def read(start: Position, _max_entries: int, _max_bytes: int, /) -> list[Entry]:
+            chain.confirm(4, chain.end_offset + 4)
+            data = LedgerStamps(0).header(1000, 1, 150) + b"data"
+            entries = [Entry(9, start.entry_id, data, 0)]
+            behind_header(entries)
+            return entries
+
+        assert await HeaderSearch(chain, read).first_at(200) == Position(9, 1)
+
+    asyncio.run(scenario())
+
+
 class DamagedLedger:
     """Ledger 1: ten entries of three messages, published at 100, 110, ...; some cannot be read."""
 

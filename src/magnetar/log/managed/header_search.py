@@ -116,6 +116,7 @@ class HeaderSearch:
 
     async def _first_at(self, time_ms: int) -> Position:
         chain = self._chain
+        beyond = chain.next_position(chain.confirmed)  # what comes while it reads was not looked at
         for info in list(chain.ledgers):
             last = chain.last_entry(info.ledger_id)
             if last < 0 or Position(info.ledger_id, last) < chain.first:
@@ -132,7 +133,7 @@ class HeaderSearch:
                 if header.greatest_ms < time_ms:
                     continue
             return await self._bisect(info, lambda header: header.greatest_ms >= time_ms)
-        return chain.next_position(chain.confirmed)
+        return beyond
 
     async def _scan(self, info: LedgerInfo, last: int, time_ms: int) -> Position | None:
         """The first entry of a ledger without headers that says it was published by then."""

@@ -492,11 +492,14 @@ class PartitionLog:
             raise LogClosedError(f"log {self.name} is closed")
         if time_ms <= 0:
             return self.positions.first
+        beyond = places.end  # what comes while a thread reads may not have been looked at
         try:
             header = await self._hosted.run(partial(source.first_at, time_ms))
         except (OSError, CorruptBatchError) as error:
             raise LogError(f"log {self.name} cannot be searched: {error}") from error
-        if header is None or header.base_offset >= places.end:
+        if header is None:
+            return places.position(beyond)
+        if header.base_offset >= places.end:
             return places.position(places.end)
         return places.position(places.following(header.base_offset))
 

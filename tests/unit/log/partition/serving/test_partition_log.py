@@ -14,6 +14,7 @@ import pytest
 from magnetar.config import LedgerConfig
 from magnetar.log.managed.store import policy_of
 from magnetar.log.partition.checkpoint_files import LOG_STARTS, Partition, decode_offsets
+from magnetar.log.partition.hosting import HostedReplica
 from magnetar.log.partition.leading import NoCompany, PartitionLeading
 from magnetar.log.partition.limits import PartitionPolicy, SegmentLimits, SyncPolicy
 from magnetar.log.partition.local_log import LocalLog
@@ -95,6 +96,35 @@ def test_what_was_acknowledged_is_there_after_a_kill() -> None:
 
     setting.run(before, closing=False)
     setting.run(after)
+
+
+def test_what_comes_while_a_thread_looks_for_a_time_lies_behind_what_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it was passed over, too: it expired with what was old."""
+    run = HostedReplica.run
+
+    async def late(hosted: HostedReplica, job: Callable[[], Any]) -> Any:
+        found = await run(hosted, job)
+        looked.set()
+        await answers.wait()
+        return found
+
+    looked, answers = asyncio.Event(), asyncio.Event()
+    setting = Setting()
+
+    async def scenario() -> None:
+        source = await setting.store().open(NAME)
+        await append(source, [b"old"], Content([1], [1000]))
+        monkeypatch.setattr(HostedReplica, "run", late)
+        search = asyncio.create_task(source.first_at(2000))
+        await looked.wait()
+        (held,) = await append(source, [b"new"], Content([1], [3000]))
+        answers.set()
+        assert await search == held
+        await source.close()
+
+    setting.run(scenario)
 
 
 def test_of_an_append_that_is_refused_in_part_what_leads_is_told() -> None:
