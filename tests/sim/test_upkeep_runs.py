@@ -55,6 +55,7 @@ def test_every_invariant_holds() -> None:
         (804310, "an owner of the past was ended by what the next one had stored"),
         (1201, "a slow compaction of large logs was not waited for"),
         (20261125000074, "a deleted ledger that was repaired was held against its bookie"),
+        (20261129773719, "a bookie that had stood was held to a look-up that it gave up"),
     ],
 )
 def test_what_once_broke_holds(seed: int, what: str) -> None:

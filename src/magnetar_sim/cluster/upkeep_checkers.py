@@ -166,9 +166,10 @@ class UpkeepChecker:
             # It may have joined a read that failed before, and was answered late: a slow disk.
             lately_s = machine.disk.loop.time() - machine.disk.failed_read_at_s
             bad_disk = bad_disk or lately_s < FAILED_LATELY_S
-            # What it was given while it was slow it still has to do when that is over.
-            bad_disk = bad_disk or any(each.hindered_s > begun_s for each in machine.disk.devices)
-            excused = bad_disk or machine.closing or machine.ending
+            # What it was given while it was slow it still has to do when that is over; and of a
+            # process that stood, what waits no longer comes before what it waited for.
+            disturbed = machine.undisturbed_s() < machine.disk.loop.time() - begun_s
+            excused = bad_disk or disturbed or machine.closing or machine.ending
             if (isinstance(error, BookieIOError) and excused) or machine.lost is not None:
                 return
             if not owes and not isinstance(error, BookieIOError):
