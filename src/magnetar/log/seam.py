@@ -235,7 +235,9 @@ class CursorLending(Protocol):
 
 class CursorNote(Protocol):
     """What whoever reads a log by a durable cursor knows of all up to its mark-delete position, as
-    bytes (a megabyte at most): stored with that position, in one."""
+    bytes (a megabyte at most): stored with that position, in one. What lies behind the stored one
+    stays where it was written, also of a log with a table: out of that a message may be erased, and
+    then it tells its reader nothing."""
 
     @property
     def value(self) -> bytes:

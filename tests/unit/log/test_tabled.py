@@ -291,6 +291,32 @@ def test_what_producers_may_send_again_stays_at_the_bookies_for_a_while() -> Non
     asyncio.run(scenario())
 
 
+def test_what_a_note_does_not_speak_of_yet_stays_at_the_bookies() -> None:
+    """A message was erased from the table before deduplication had stored that it knew it: the next
+    owner took what its producer sent again for new."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await store_of(Process(world), Shelf(world)).open(NAME)
+        knows = await log.cursors.open("knows", EARLIEST)
+        reads = await log.cursors.open("reads", EARLIEST)
+        assert knows.noted is not None
+        knows.noted.take(EARLIEST, b"nothing")
+        await publish(log, 0, 10)
+        ids = [each.ledger_id for each in log.stats().ledgers]
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, each) for each in ids[:2]])
+        assert (await settled(log))[:2] == [StoredAt.BOTH] * 2
+        knows.noted.take(Position(ids[0], 3), b"the first")
+        await knows.wait_stored()
+        assert (await settled(log))[:2] == [StoredAt.TABLE, StoredAt.BOTH]
+        await log.cursors.delete("knows")
+        assert (await settled(log))[:2] == [StoredAt.TABLE] * 2
+        assert reads.mark_delete < (ids[0], 0), "who has no note reads it from the table"
+
+    asyncio.run(scenario())
+
+
 def test_records_keep_where_ledgers_are() -> None:
     async def scenario() -> None:
         world = World()

@@ -380,3 +380,12 @@ class ManagedCursors:
 
     def stores(self) -> Iterable[AckStore]:
         return [cursor.store for cursor in self._open.values()]
+
+    def noted_until(self) -> list[Position]:
+        """As stored: whoever keeps a note is to learn from what lies behind, when it reads it again
+        (``log.seam.CursorNote``)."""
+        return [
+            cursor.store.stored_mark_delete
+            for cursor in self._open.values()
+            if cursor.noted is not None and cursor.noted.value
+        ]

@@ -274,7 +274,11 @@ class ManagedLog:
         return past_bookies(
             self._chain.ledgers,
             self._needed_after(),
-            [*self._holds.needed_after(), *self._compaction.reads_after()],
+            [
+                *self._holds.needed_after(),
+                *self._compaction.reads_after(),
+                *self._cursors.noted_until(),
+            ],
             self._appender.policy.retention,
             table,
             self._context.tabled_ms_least,

@@ -115,6 +115,9 @@ class TopicDeduplication:
                 raise LogError(f"log {source.name}, cursor {cursor.name}: {error}") from error
         self._position = cursor.mark_delete
         self._entries = await self._replay(marks)
+        if cursor.noted is not None and not cursor.noted.value:
+            # From the first entry on nothing leaves the log for a table before it is remembered.
+            cursor.noted.take(self._position, marks.encode(self._now_ms()))
         self._cursor, self._marks = cursor, marks
         log.debug(
             "deduplication is on",

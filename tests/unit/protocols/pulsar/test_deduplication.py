@@ -288,6 +288,18 @@ def test_the_snapshot_follows_so_that_little_is_held_back() -> None:
     run(scenario, **ON, deduplication_snapshot_entries=10)
 
 
+def test_there_is_a_note_before_anything_is_published() -> None:
+    """By it a log with a table keeps what the note does not speak of yet."""
+
+    async def scenario(world: World) -> None:
+        await connect(world)
+        note = world.log().cursors.durable()[DEDUPLICATION].noted
+        assert note is not None
+        assert note.value
+
+    run(scenario, **ON)
+
+
 def test_what_is_deleted_is_not_stored_again() -> None:
     """After a crash only the note can tell of it: the entries are gone."""
 
