@@ -44,6 +44,11 @@ def test_a_consumer_that_has_unsubscribed_waits_for_nothing() -> None:
     assert run_cluster(20261129730244, kind="steered").failure is None
 
 
+def test_who_was_seated_before_the_others_went_may_know_of_refusals() -> None:
+    """The run held that all had gone and everything was forgotten."""
+    assert run_cluster(20261129776132, kind="steered").failure is None
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(3, tracing=True, kind="steered") for _ in range(2))
     assert first.trace == again.trace

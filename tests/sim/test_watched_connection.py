@@ -179,3 +179,53 @@ def test_what_was_decided_before_a_redelivery_may_come_behind_it() -> None:
         now_s = 2.0
         message(then)
         assert bool(watched.broken) == broken, watched.broken
+
+
+def test_refusals_may_be_known_to_who_was_seated_before_the_others_went() -> None:
+    """Its broker had a consumer at each moment, and has forgotten none; else all are forgotten."""
+    for seated_before, count, broken in ((True, 1, 0), (True, 0, 0), (True, 2, 1), (False, 1, 1)):
+        watched = Watched()
+        first, second = watched.connect(), watched.connect()
+        ask_to_share(first)
+        seat(first)
+        sent_once_more(first, 0)
+        refusal = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        request = refusal.redeliverUnacknowledgedMessages
+        request.consumer_id = CONSUMER_ID
+        request.message_ids.add(ledgerId=0, entryId=0)
+        first.received(encode_command(refusal))
+        if seated_before:
+            ask_to_share(second)
+        first.ended()
+        if not seated_before:
+            ask_to_share(second)
+        seat(second)
+        sent_once_more(second, count)
+        assert len(watched.broken) == broken, watched.broken
+
+
+def ask_to_share(connection: WatchedConnection) -> None:
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = command.subscribe
+    request.topic, request.subscription, request.subType = TOPIC, "s", request.Shared
+    request.consumer_id, request.request_id = CONSUMER_ID, 1
+    request.initialPosition = request.Earliest
+    connection.received(encode_command(command))
+
+
+def seat(connection: WatchedConnection) -> None:
+    """What ``ask_to_share`` asked for is so, and it may be sent a message."""
+    answer = BaseCommand(type=BaseCommand.SUCCESS)
+    answer.success.request_id = 1
+    connection.sent(encode_command(answer))
+    flow = BaseCommand(type=BaseCommand.FLOW)
+    flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
+    connection.received(encode_command(flow))
+
+
+def sent_once_more(connection: WatchedConnection, redelivered: int) -> None:
+    command = BaseCommand(type=BaseCommand.MESSAGE)
+    command.message.consumer_id = CONSUMER_ID
+    command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=0))
+    command.message.redelivery_count = redelivered
+    connection.sent(encode_payload_command(command, ENTRY))

@@ -106,6 +106,11 @@ class BrokerWatch:
         self.unloading: Counter[str] = Counter()
         """Topics that somebody has begun to unload."""
         self.refused: dict[tuple[int, Subscription], dict[Position, int]] = {}
+        self._refused_before: dict[tuple[int, Subscription], dict[Position, int]] = {}
+        """By consumers that are all gone, while one was being seated: the broker has forgotten it
+        if they went first."""
+        self.seating: Counter[tuple[int, str, str]] = Counter()
+        """SUBSCRIBEs that are not answered: by process, topic, subscription."""
         self._torn: set[tuple[tuple[int, Subscription], str]] = set()
         """Messages in chunks whose parts went to several consumers, and rightly so."""
         self.keys = KeyWatch(now_s)
@@ -175,7 +180,12 @@ class BrokerWatch:
             self.keys.forget(key)
             self.out.pop(key, None)
             self.left.pop(key, None)
-            self.refused.pop(key, None)
+            refused = self.refused.pop(key, {})
+            seat = consumer.process, consumer.topic.name, consumer.subscription.name
+            if self.seating[seat]:
+                self._refused_before[key] = refused
+            else:
+                self._refused_before.pop(key, None)
 
     def behind(self) -> str | None:
         """Invariant 11: a consumer that could take something, and is still to be sent it."""
@@ -288,6 +298,9 @@ class BrokerWatch:
             )
         out[position] = consumer
         refused = self.refused.get(key, {}).get(position, 0)
+        before = self._refused_before.get(key, {}).pop(position, 0)
+        if before and count == refused + before:
+            self.refused.setdefault(key, {})[position] = refused = count
         if count != refused:
             consumer.topic.broken(
                 f"{consumer.who} is sent {position} as redelivered {count} times; it was refused "

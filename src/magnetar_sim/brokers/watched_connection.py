@@ -145,6 +145,8 @@ class WatchedConnection:
         for asked in self._requests.values():
             if isinstance(asked, Seeking):  # not answered: nobody knows where it stands
                 self._linger(asked.consumer)
+            elif isinstance(asked, Subscribing):
+                self._seated(asked)
         for consumer_id in list(self._consumers):
             self._drop(consumer_id)
         self._producers.clear()
@@ -248,6 +250,12 @@ class WatchedConnection:
             # an earlier request may have made it, and never been answered
             floor = topic.asked_at.setdefault(request.subscription, floor)
         self._requests[request.request_id] = Subscribing(request, floor)
+        self._watch.seating[self._process, request.topic, request.subscription] += 1
+
+    def _seated(self, asked: Subscribing) -> None:
+        """Or it was refused, or its client is gone."""
+        request = asked.request
+        self._watch.seating[self._process, request.topic, request.subscription] -= 1
 
     def _subscribed(self, asked: Subscribing) -> None:
         request, watch = asked.request, self._watch
@@ -440,6 +448,7 @@ class WatchedConnection:
     def _success(self, command: BaseCommand, _payload: memoryview) -> None:
         asked = self._requests.pop(command.success.request_id, None)
         if isinstance(asked, Subscribing):
+            self._seated(asked)
             self._subscribed(asked)
         elif isinstance(asked, Seeking):
             self._sought(asked)
@@ -454,6 +463,8 @@ class WatchedConnection:
 
     def _error(self, command: BaseCommand, _payload: memoryview) -> None:
         asked = self._requests.pop(command.error.request_id, None)
+        if isinstance(asked, Subscribing):
+            self._seated(asked)
         if isinstance(asked, Seeking) and not asked.consumer.subscription.durable:
             # A reader that could not seek begins anew, where its client says.
             name = asked.consumer.subscription.name
