@@ -16,7 +16,7 @@ from magnetar.log.managed.records import decode_log, encode_log, log_path
 from magnetar.log.managed.rules import past_bookies
 from magnetar.log.managed.store import ManagedLogStore
 from magnetar.log.policy import LogPolicy, Retention, RollRule
-from magnetar.log.seam import StoredAt, TableMark, TakenLedger
+from magnetar.log.seam import Checkpoint, StoredAt, TableMark, TakenLedger
 from magnetar.model.entry import Entry
 from magnetar.model.errors import (
     LogError,
@@ -313,6 +313,25 @@ def test_what_a_note_does_not_speak_of_yet_stays_at_the_bookies() -> None:
         await log.cursors.delete("knows")
         assert (await settled(log))[:2] == [StoredAt.TABLE] * 2
         assert reads.mark_delete < (ids[0], 0), "who has no note reads it from the table"
+
+    asyncio.run(scenario())
+
+
+def test_what_no_checkpoint_counts_stays_at_the_bookies() -> None:
+    """Erased from the table, it was not found by the scan behind the checkpoint."""
+
+    async def scenario() -> None:
+        world = World()
+        log = await store_of(Process(world), Shelf(world)).open(NAME)
+        counted = EARLIEST
+        log.checkpoints.keep(lambda: Checkpoint(counted, b"state"))
+        await publish(log, 0, 10)
+        ids = [each.ledger_id for each in log.stats().ledgers]
+        await log.tabled.attach(AT_ONCE)
+        await log.tabled.take("t", [taken_of(log, each) for each in ids[:2]])
+        assert (await settled(log))[:2] == [StoredAt.BOTH] * 2
+        counted = Position(ids[0], 3)
+        assert (await settled(log))[:2] == [StoredAt.TABLE, StoredAt.BOTH]
 
     asyncio.run(scenario())
 

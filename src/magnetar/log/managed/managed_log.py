@@ -278,6 +278,7 @@ class ManagedLog:
                 *self._holds.needed_after(),
                 *self._compaction.reads_after(),
                 *self._cursors.noted_until(),
+                *self._counted_until(),
             ],
             self._appender.policy.retention,
             table,
@@ -315,8 +316,11 @@ class ManagedLog:
         """Positions after which somebody still needs what the log holds, as long as may be."""
         marks = [store.stored_mark_delete for store in self._cursors.stores()]
         marks += self._compaction.needed_after()
+        return [*marks, *self._counted_until()]
+
+    def _counted_until(self) -> list[Position]:
         checkpoint = self._store.checkpoint  # as the write before the deletion stores it
-        return marks if checkpoint is None else [*marks, checkpoint.position]
+        return [] if checkpoint is None else [checkpoint.position]
 
     def _frees_later(self, stored_bytes: int) -> bool:
         """See ``LogStats``."""
