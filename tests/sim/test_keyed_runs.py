@@ -32,6 +32,11 @@ def test_every_invariant_holds_and_runs_meet_what_they_are_for() -> None:
     assert happened["entries that were sent by key"] > 100 * len(SEEDS)
 
 
+def test_a_reader_may_begin_anew_whose_connection_ended_as_it_came_back() -> None:
+    """The run held it to where it had sought."""
+    assert run_cluster(20261129781028, kind="keyed").failure is None
+
+
 def test_a_seed_runs_the_same_again() -> None:
     first, again = (run_cluster(3, tracing=True, kind="keyed") for _ in range(2))
     assert first.trace == again.trace

@@ -32,13 +32,7 @@ class Watched:
     def read_from(self, entry_id: int) -> WatchedConnection:
         """The reader subscribes, and may be sent a message."""
         connection = self.connect()
-        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-        request = command.subscribe
-        request.topic, request.subscription, request.durable = TOPIC, READER, False
-        request.subType = request.Exclusive
-        request.consumer_id, request.request_id = CONSUMER_ID, 1
-        request.start_message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
-        connection.received(encode_command(command))
+        self.ask_from(connection, entry_id)
         answer = BaseCommand(type=BaseCommand.SUCCESS)
         answer.success.request_id = 1
         connection.sent(encode_command(answer))
@@ -46,6 +40,16 @@ class Watched:
         flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
         connection.received(encode_command(flow))
         return connection
+
+    def ask_from(self, connection: WatchedConnection, entry_id: int) -> None:
+        """The reader subscribes, and is not answered."""
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        request = command.subscribe
+        request.topic, request.subscription, request.durable = TOPIC, READER, False
+        request.subType = request.Exclusive
+        request.consumer_id, request.request_id = CONSUMER_ID, 1
+        request.start_message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+        connection.received(encode_command(command))
 
     def message(self, connection: WatchedConnection, entry_id: int) -> None:
         command = BaseCommand(type=BaseCommand.MESSAGE)
@@ -95,6 +99,21 @@ def test_who_comes_back_after_a_seek_without_an_answer_is_held_to_the_next_seek(
     sought(again, 90)
     watched.message(again, 78)
     assert len(watched.broken) == 1
+
+
+def test_who_loses_its_connection_as_it_comes_back_after_a_seek_may_begin_anew() -> None:
+    """Its broker seated it, and ended that with the connection; nobody had heard of it."""
+    for asks, broken in ((True, 0), (False, 1)):
+        watched = Watched()
+        connection = watched.read_from(170)
+        sought(connection, 90)
+        connection.ended()
+        returning = watched.connect()
+        if asks:
+            watched.ask_from(returning, 78)
+        returning.ended()
+        watched.message(watched.read_from(78), 78)
+        assert len(watched.broken) == broken
 
 
 def test_after_a_seek_at_a_read_only_broker_another_connection_begins_where_it_asks() -> None:

@@ -147,6 +147,7 @@ class WatchedConnection:
                 self._linger(asked.consumer)
             elif isinstance(asked, Subscribing):
                 self._seated(asked)
+                self._may_have_returned(asked.request)
         for consumer_id in list(self._consumers):
             self._drop(consumer_id)
         self._producers.clear()
@@ -437,6 +438,12 @@ class WatchedConnection:
         topic, subscription = consumer.topic, consumer.subscription
         if not subscription.durable:
             self._watch.lingering[self._lingers_at, topic.name, subscription.name] = subscription
+
+    def _may_have_returned(self, request: CommandSubscribe) -> None:
+        """Its place after a seek may be gone with its connection."""
+        key = self._lingers_at, request.topic, request.subscription
+        if (subscription := self._watch.lingering.get(key)) is not None:
+            subscription.vague = True
 
     def _unsubscribe(self, command: BaseCommand, _payload: memoryview) -> None:
         consumer = self._consumers.get(command.unsubscribe.consumer_id)
