@@ -8,7 +8,7 @@
 #   make pythons [PYTHONS="3.12 3.13 3.14"]   the unit tests with other Pythons, those of them that are
 #                           installed, each in an environment of its own (.venv-3.13), with and without the part in C
 #   make check              format, lint, types, house rules
-#   make sim [RING=2] [KIND=k] [SEEDS=n] [FIRST=n] [SEED=n]   the simulator: 1 machines, 2 whole roles;
+#   make sim [RING=2] [KIND=k] [SEEDS=n] [FIRST=n] [SEED=n] [KEEP_GOING=1]   the simulator: 1 machines, 2 whole roles;
 #                           seeds of today without FIRST (printed), SEED repeats one run
 #   make sim-mutants [MUTANT="name" [RING=2] [SEED=n]]   plants known bugs one by one, each must
 #                           be found; writes the table
@@ -150,7 +150,8 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/tidy
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(KIND),--kind $(KIND) )$(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
+	$(BIN)/python -m magnetar_sim --ring $(RING) $(if $(KIND),--kind $(KIND) )$(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))) \
+		$(if $(KEEP_GOING),--keep-going)
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.mutants $(if $(MUTANT),--only "$(MUTANT)" --ring $(RING)) \

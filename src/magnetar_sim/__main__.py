@@ -6,9 +6,11 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 import click
@@ -46,6 +48,7 @@ class SeedReport(NamedTuple):
 @click.option("--kind", type=click.Choice((PLAIN, PARTITION, *KINDS)), default=None,
               help="Without it plain ones, and some of every other kind of the ring.")  # fmt: skip
 @click.option("--processes", default=2, show_default=True, help="Processes that share the seeds.")
+@click.option("--keep-going", is_flag=True, help="Run all seeds, and tell of each that fails.")
 def main(
     ring: int,
     seeds: int | None,
@@ -53,6 +56,7 @@ def main(
     seed: int | None,
     kind: str | None,
     processes: int,
+    keep_going: bool,
 ) -> None:
     """Drive machines or whole roles through faults, and check what must always hold.
 
@@ -77,7 +81,7 @@ def main(
     if kind is None:
         share = range(first, first + -(-count // KIND_SHARE))
         jobs |= dict.fromkeys(_kinds(ring), share)
-    sys.exit(_many(ring, jobs, processes))
+    sys.exit(_many(ring, jobs, processes, keep_going))
 
 
 def _kinds(ring: int) -> tuple[str, ...]:
@@ -98,10 +102,11 @@ def _one(ring: int, kind: str, seed: int) -> int:
     return _report(ring, kind, told)
 
 
-def _many(ring: int, jobs: Mapping[str, range], processes: int) -> int:
+def _many(ring: int, jobs: Mapping[str, range], processes: int, keep_going: bool) -> int:
     """``jobs``: which seeds of each kind."""
     began = time.perf_counter()
     done = 0
+    failed: Counter[str] = Counter()
     size = CHUNK_SEEDS[ring]
     chunks = [
         (kind, seeds[start : start + size])
@@ -110,23 +115,25 @@ def _many(ring: int, jobs: Mapping[str, range], processes: int) -> int:
     ]
     total = sum(map(len, jobs.values()))
     with ProcessPoolExecutor(max_workers=processes) as pool:
-        found = pool.map(_run_chunk, [ring] * len(chunks), chunks)
-        for (count, failed), (kind, _) in zip(found, chunks, strict=True):
-            if failed is not None:
+        found = pool.map(partial(run_chunk, ring, keep_going), chunks)
+        for failures, (kind, seeds) in zip(found, chunks, strict=True):
+            for each in failures:
+                _report(ring, kind, each)
+            if failures and not keep_going:
                 pool.shutdown(wait=True, cancel_futures=True)
-                return _report(ring, kind, failed)
-            done += count
+                return 1
+            failed[kind] += len(failures)
+            done += len(seeds)
             _tell_progress(done, total)
     seconds = time.perf_counter() - began
     for kind, seeds in jobs.items():
-        click.echo(
-            f"ring {ring}, {kind}: {len(seeds)} seeds from {seeds.start} held every invariant"
-        )
+        how = f"{failed[kind]} FAILED" if failed[kind] else "held every invariant"
+        click.echo(f"ring {ring}, {kind}: {len(seeds)} seeds from {seeds.start} {how}")
     click.echo(
         f"ring {ring}: {done} runs in {seconds:.0f} s; {done / seconds:.1f} seeds/s with "
         f"{processes} processes"
     )
-    return 0
+    return 1 if failed.total() else 0
 
 
 def _tell_progress(done: int, total: int) -> None:
@@ -134,17 +141,21 @@ def _tell_progress(done: int, total: int) -> None:
         click.echo(f"\r{done} of {total} seeds", nl=done == total, err=True)
 
 
-def _run_chunk(ring: int, chunk: tuple[str, range]) -> tuple[int, SeedReport | None]:
-    """How many seeds held, and the first that did not. In a process of its own."""
+def run_chunk(ring: int, keep_going: bool, chunk: tuple[str, range]) -> list[SeedReport]:
+    """The seeds that did not hold; of which the first ends it, if not ``keep_going``. In a process
+    of its own."""
     metrics = Metrics()
     kind, seeds = chunk
+    failures = []
     gc.freeze()
-    for count, told in enumerate(_runs(ring, kind, seeds, metrics)):
+    for told in _runs(ring, kind, seeds, metrics):
         if told.failure is not None:
-            return count, told
+            failures.append(told)
+            if not keep_going:
+                break
         if ring == 2:
             gc.collect()
-    return len(seeds), None
+    return failures
 
 
 def _runs(ring: int, kind: str, seeds: range, metrics: Metrics) -> Iterator[SeedReport]:

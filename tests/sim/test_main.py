@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import date
 
 from click.testing import CliRunner
 
-from magnetar_sim.__main__ import KINDS, first_of, main
+from magnetar_sim.__main__ import KINDS, first_of, main, run_chunk
+from tests.sim.mutants.machines import MACHINES
 
 
 def test_every_day_has_seeds_of_its_own() -> None:
@@ -31,3 +33,16 @@ def test_runs_of_ring_2_have_some_of_every_kind_beside_them() -> None:
     one = CliRunner().invoke(main, [*arguments, "--kind", "steered"])
     assert one.exit_code == 0
     assert "ring 2: 1 runs" in one.output
+
+
+def test_behind_a_seed_that_fails_nothing_is_run_unless_asked_for() -> None:
+    chunk = "plain", range(1, 101)
+    try:
+        with MACHINES[0].plant():
+            (first,) = run_chunk(1, False, chunk)
+            every = run_chunk(1, True, chunk)
+    finally:
+        gc.unfreeze()
+    assert first == every[0]
+    assert len({each.seed for each in every}) == len(every) > 1
+    assert all(each.failure for each in every)
