@@ -33,12 +33,7 @@ class Watched:
         """The reader subscribes, and may be sent a message."""
         connection = self.connect()
         self.ask_from(connection, entry_id)
-        answer = BaseCommand(type=BaseCommand.SUCCESS)
-        answer.success.request_id = 1
-        connection.sent(encode_command(answer))
-        flow = BaseCommand(type=BaseCommand.FLOW)
-        flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
-        connection.received(encode_command(flow))
+        seat(connection)
         return connection
 
     def ask_from(self, connection: WatchedConnection, entry_id: int) -> None:
@@ -51,11 +46,31 @@ class Watched:
         request.start_message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
         connection.received(encode_command(command))
 
-    def message(self, connection: WatchedConnection, entry_id: int) -> None:
+    def message(self, connection: WatchedConnection, entry_id: int, redelivered: int = 0) -> None:
         command = BaseCommand(type=BaseCommand.MESSAGE)
         command.message.consumer_id = CONSUMER_ID
         command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=entry_id))
+        command.message.redelivery_count = redelivered
         connection.sent(encode_payload_command(command, ENTRY))
+
+
+def ask_to_share(connection: WatchedConnection) -> None:
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request = command.subscribe
+    request.topic, request.subscription, request.subType = TOPIC, "s", request.Shared
+    request.consumer_id, request.request_id = CONSUMER_ID, 1
+    request.initialPosition = request.Earliest
+    connection.received(encode_command(command))
+
+
+def seat(connection: WatchedConnection) -> None:
+    """What it asked for is so, and it may be sent a message."""
+    answer = BaseCommand(type=BaseCommand.SUCCESS)
+    answer.success.request_id = 1
+    connection.sent(encode_command(answer))
+    flow = BaseCommand(type=BaseCommand.FLOW)
+    flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
+    connection.received(encode_command(flow))
 
 
 def seek(connection: WatchedConnection, entry_id: int) -> None:
@@ -207,7 +222,7 @@ def test_refusals_may_be_known_to_who_was_seated_before_the_others_went() -> Non
         first, second = watched.connect(), watched.connect()
         ask_to_share(first)
         seat(first)
-        sent_once_more(first, 0)
+        watched.message(first, 0)
         refusal = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         request = refusal.redeliverUnacknowledgedMessages
         request.consumer_id = CONSUMER_ID
@@ -219,32 +234,5 @@ def test_refusals_may_be_known_to_who_was_seated_before_the_others_went() -> Non
         if not seated_before:
             ask_to_share(second)
         seat(second)
-        sent_once_more(second, count)
+        watched.message(second, 0, count)
         assert len(watched.broken) == broken, watched.broken
-
-
-def ask_to_share(connection: WatchedConnection) -> None:
-    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-    request = command.subscribe
-    request.topic, request.subscription, request.subType = TOPIC, "s", request.Shared
-    request.consumer_id, request.request_id = CONSUMER_ID, 1
-    request.initialPosition = request.Earliest
-    connection.received(encode_command(command))
-
-
-def seat(connection: WatchedConnection) -> None:
-    """What ``ask_to_share`` asked for is so, and it may be sent a message."""
-    answer = BaseCommand(type=BaseCommand.SUCCESS)
-    answer.success.request_id = 1
-    connection.sent(encode_command(answer))
-    flow = BaseCommand(type=BaseCommand.FLOW)
-    flow.flow.consumer_id, flow.flow.messagePermits = CONSUMER_ID, 1
-    connection.received(encode_command(flow))
-
-
-def sent_once_more(connection: WatchedConnection, redelivered: int) -> None:
-    command = BaseCommand(type=BaseCommand.MESSAGE)
-    command.message.consumer_id = CONSUMER_ID
-    command.message.message_id.CopyFrom(MessageIdData(ledgerId=0, entryId=0))
-    command.message.redelivery_count = redelivered
-    connection.sent(encode_payload_command(command, ENTRY))

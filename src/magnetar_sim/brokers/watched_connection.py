@@ -472,7 +472,7 @@ class WatchedConnection:
         asked = self._requests.pop(command.error.request_id, None)
         if isinstance(asked, Subscribing):
             self._seated(asked)
-        if isinstance(asked, Seeking) and not asked.consumer.subscription.durable:
+        elif isinstance(asked, Seeking) and not asked.consumer.subscription.durable:
             # A reader that could not seek begins anew, where its client says.
             name = asked.consumer.subscription.name
             self._watch.lingering.pop((self._lingers_at, asked.consumer.topic.name, name), None)
